@@ -1,20 +1,20 @@
 """Compares the outputs of two calls, or of a call and its expectation: within a tolerance, or up to rounding.
 
-The tolerance is that of the dtype. If eager mode or a program can make the same computation, the second rule
-tells rounding from a fault. The computation runs as it is, once in float64, and several times in float64 with
-random roundings. Their distances from the float64 result show how far rounding moves each element. An element
-x, a sum of K numbers, may differ by
+The tolerance is that of the dtype. If eager mode or a program can make the same computation, `measure` tells
+rounding from a fault. The computation runs unchanged, once in float64, and several times in float64 with
+random roundings. The distances of these results from the float64 result show how far rounding moves each
+element. An element x, a sum of K numbers, may differ by
 
     eps * |x| + 8 * moves + (16 + 2 * sqrt(K)) * eps32 * (|x| + rms(x))
 
-from float64 or from eager mode. `moves` is the root mean square of those distances, and eps is that of the
-coarser dtype. eps32 is at most the eps of float32, because narrower values are summed in float32. With few
-runs, `moves` is doubled, and raised to at least the typical value of the tensor. Each element has its own
+from float64 or from eager mode. `moves` is the root mean square of the distances, eps that of the coarser
+dtype. eps32 is at most the eps of float32, because narrower values are summed in float32. With few runs,
+`moves` is doubled, and raised to at least the typical value of the tensor. Each element has its own
 tolerance, so that cancellation in one does not hide a fault in another.
 
 An integer, NaN or infinity is right if eager mode or one of the runs has the same value there. If eager mode
-overflowed and float64 did not, overflows in that tensor are no difference, nor is any value where eager mode
-has NaN.
+overflowed anywhere in a tensor and float64 did not, overflows in this tensor are no error, nor is any value
+where eager mode has NaN.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .events import (
 from .report import Report
 from .tensors import checksum, dtype_name, unequal, unravel, widest
 
-# Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
-# for single operators; integers and bools must be equal.
+# Relative and absolute tolerance of a model's output. Those of torch.testing are tighter: they are for single
+# operators. Integers and bools must be equal.
 TOLERANCES = {
     "float64": (1e-7, 1e-7),
     "float32": (1e-4, 1e-4),
@@ -51,7 +51,7 @@ TOLERANCES = {
     "complex128": (1e-7, 1e-7),
 }
 EIGHT_BIT = (1.5e-1, 1.5e-1)
-Limits = tuple[Optional[float], Optional[float]]  # rtol and atol; None takes the dtype's
+Limits = tuple[Optional[float], Optional[float]]  # rtol and atol; None: as for the dtype
 Tensors = list[torch.Tensor]
 
 
@@ -73,7 +73,7 @@ def compare_all(expected: Tensors, actual: Tensors) -> Compared:
 
 
 def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> list[ExpectedOutput]:
-    """Return the compared outputs with their distances."""
+    """Return the compared outputs with the results of `distance`."""
     outputs = []
     for each, want, got in zip(found.outputs, expected, actual):
         same = want.shape == got.shape
@@ -83,14 +83,14 @@ def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> lis
 
 
 def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> bool:
-    """Whether all outputs equal the expected ones, also in dtype, which a wider operator may have changed."""
+    """Whether all outputs equal the expected ones. Dtypes may differ, since wider operators change them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     alike = (want.shape == got.shape and not bool(_differs(got, want, limits).any()) for want, got in pairs)
     return len(expected) == len(actual) and all(alike)
 
 
 def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
-    """Return masks of the faulty elements: NaN, infinite if `infinities`, or not as expected."""
+    """Return masks of faulty elements: NaN, infinities if `infinities`, and those not as expected."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -111,10 +111,10 @@ def compare_calls(
     masks: Optional[tuple[Tensors, Tensors]] = None,
     by_expectation: bool = False,
 ) -> Comparison:
-    """Compare `after` with `before`; `masks` are the faulty elements of each.
+    """Compare `after` with `before`. `masks` mark the faulty elements of both.
 
-    With `by_expectation`, a changed element with its expected value is not a side effect. Without `masks`,
-    `before` has the expected tensors, whose device and floating-point dtype may differ.
+    With `by_expectation`, a changed element that has its expected value is not `innocent`. Without `masks`,
+    `before` has expected tensors, whose device and floating-point dtype may differ.
     """
     compared = []
     cured = left = new = 0
@@ -151,9 +151,9 @@ def compare_calls(
 
 
 def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
-    """Count faults in the part that a call with fewer elements gives. None if it is not such a part.
+    """Count the faults of `whole` in the `part` that a call with fewer elements returned.
 
-    Each output has the values of the first or last elements along one dimension, or is unchanged.
+    Each output must equal the first or last elements of `whole` along one dimension, or all of it. Else None.
     """
     cut, bad = False, 0
     for old, mask, new in zip(whole, faulty, part):
@@ -173,7 +173,10 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
-    """Return the largest difference of finite elements (`by`), and the largest expected element (`reach`)."""
+    """Return the largest difference of finite elements, and the largest magnitude of expected ones.
+
+    Both are None for complex tensors, and unless the same elements are finite.
+    """
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
     finite = torch.isfinite(wanted) & torch.isfinite(found)
     if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
@@ -183,7 +186,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """Return a mask of the differing elements for each output of two calls. Empty if layouts differ."""
+    """Return for each output of two calls a mask of the elements that differ. If layouts do, mark none."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)
@@ -248,18 +251,18 @@ def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
 
 
 NEAR = 8.0
-SUMMED_EPS = 2.0**-23  # float32; no kernel sums in less
+SUMMED_EPS = 2.0**-23  # of float32: no kernel sums in less
 ROUNDINGS = 16.0
 GROWTH = 2.0  # the rounding error of a sum of K numbers grows by this factor times sqrt(K)
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 FEW = 4  # with fewer runs, `moves` is multiplied by FEW_MORE
 FEW_MORE = 2.0
-MOST = 0.95  # share of elements with rounding only; the others may be flipped decisions
+MOST = 0.95  # share of elements that only rounding moves; in the others, a comparison may flip
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The expected value in eager mode and in the float64 `runs`, of which the first has no random roundings.
+    """A value in eager mode and in the float64 `runs`, of which the first has no random roundings.
 
     Each element is a sum of `terms` numbers.
     """
@@ -271,7 +274,7 @@ class Expected:
 
 
 def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness:
-    """Measure how close a tensor is to the expected one with as many elements, in logical order."""
+    """Measure how close a tensor is to the expected one. Elements are paired in row-major order."""
     device = got.device
     actual, eager, *runs = (
         widest(each.detach().to(device).reshape(-1)) for each in (got, want.eager, *want.runs)
@@ -282,7 +285,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
         error[~unequal(actual, each)] = 0
     found = Closeness(want.name, actual.numel(), equal=not bool(unequal(actual, eager).any()))
     if not bool((torch.isfinite(eager) | ~torch.isfinite(exact)).all()):
-        # Eager also overflowed in this tensor. The order of a sum then decides which elements overflow.
+        # Eager mode overflowed in this tensor. The order of its sums decides which elements overflow.
         error[(~torch.isfinite(actual) | torch.isnan(eager)) & torch.isfinite(exact)] = 0
     allowed, coarse = _allowed(got, want, eager, runs, factor)
     ratio = error / allowed.clamp(min=1e-300)
@@ -302,7 +305,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tolerances of the elements, without and with products rounded to TF32."""
+    """Return the tolerances of the elements, first without, then with factors rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)
@@ -312,13 +315,13 @@ def _allowed(
     summed = (ROUNDINGS + GROWTH * growth) * min(eps, SUMMED_EPS)
     both = size + rms(size)
     allowed = eps * size + summed * both + NEAR * moves(exact, [eager, *runs[1:]])
-    if not runs:  # the effect of roundings is unknown
+    if not runs:  # how far rounding moves the elements is unknown
         allowed = ROUNDINGS * eps * growth * both
     return factor * allowed, factor * (allowed + ROUNDINGS * TF32_EPS * growth * both)
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
-    """Return the distance that rounding moves each element."""
+    """Return how far rounding moves each element."""
     squares = torch.zeros(exact.shape, dtype=torch.float64, device=exact.device)
     for each in others:  # one at a time, because a tensor may be large
         squares += finite(each - exact).square()
@@ -330,7 +333,7 @@ def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:
-    """Return magnitudes, with 0 for values that are not finite."""
+    """Return magnitudes in float64, with 0 for values that are not finite."""
     return values.abs().double().nan_to_num(nan=0.0, posinf=0.0)
 
 
@@ -343,7 +346,7 @@ def eps_of(dtype: torch.dtype) -> float:
 
 
 def _away(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Return absolute differences: 0 for equal infinities and NaN in both, infinity for NaN in one."""
+    """Return absolute differences: 0 for equal infinities or two NaN, infinity for NaN in one only."""
     away = (value - reference).abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
     return torch.where(unequal(value, reference), away, 0.0)
 
@@ -355,9 +358,9 @@ def _largest(values: torch.Tensor) -> float:
 def judge(
     wanted: list[Expected], got: list[torch.Tensor], checked: list[torch.Tensor], report: Report
 ) -> None:
-    """Report event `rounding` for outputs of eager's shapes and dtypes.
+    """Report `rounding`, if the outputs have eager mode's shapes and dtypes.
 
-    `checked` are tensors with which the user's own check may have compared the outputs.
+    `checked` are tensors with which the user's check may have compared the outputs.
     """
     if [(one.eager.shape, one.eager.dtype) for one in wanted] != [(one.shape, one.dtype) for one in got]:
         return

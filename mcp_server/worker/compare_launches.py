@@ -1,6 +1,6 @@
-"""Runs a package several times: compared with eager mode launch by launch, or unchanged (`repeat`).
+"""Runs a package several times: compared with eager mode launch by launch, or with itself (`repeat`).
 
-`Judge` judges every launch on correct inputs: after each launch its outputs are replaced with eager values.
+`Judge` sees every launch on correct inputs: it replaces the outputs of each launch with eager values.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ KEPT_BYTES = 2 << 30  # cap for eager values, and for those of each float64 run
 
 
 def operate(request: CompareLaunchesRequest, report: Report) -> None:
-    """Events: `output` for each output, `rerun` and `launch_judged` for each tensor that a launch writes.
+    """Report `output_compared` for outputs, `rerun` and `launch_judged` for tensors that launches write.
 
     The package runs at least three times, each time in a fresh load: twice unchanged, and once with the unset
     tensors filled, which reveals reads of uninitialised memory. If the unchanged runs differ, it runs filled
-    twice: values that now agree came from unset memory. With `flow` it also runs with correct values copied
-    in after each launch (`Judge`).
+    twice: values that now agree came from unset memory. With `flow`, it also runs with `Judge`.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -65,18 +64,18 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 
 
 # glibc fills memory from malloc with the complement of this byte, and freed memory with the byte itself
-# (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
+# (malloc.c, alloc_perturb and free_perturb). New float32 values are 3.4e38 (0x7f7f7f7f) or 0.75 (0x3f3f3f3f).
 M_PERTURB = -6
 FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
 RELATIVE = 1e-3  # smaller differences may come from threads that sum in another order
 
 
 def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
-    """Event `repeated` (`run`, `equal`) for the second and the last call, compared with the first.
+    """Report `repeated` for the second and third call, compared with the first.
 
-    With `probes` the package is instrumented, and event `rerun` has the checksum of each tensor that a launch
-    wrote. The second call draws other random numbers; the last one gets other contents of new memory. If the
-    C library cannot fill memory (event `unfilled`), there is no last call.
+    With `probes`, event `rerun` has the checksum of each tensor that a launch wrote. The second call draws
+    other random numbers; the third finds other contents in new memory. If the C library cannot fill memory
+    (event `unfilled`), there is no third call.
     """
     request.setdefault("probes", False)
     in_spec = load(request, report).get_call_spec()[0]
@@ -110,7 +109,7 @@ class Bench:
     """Runs the package, with a subscriber for its launches if it has probes.
 
     Only one load is alive at a time, so that the weights are in memory once. The library of an old load stays
-    mapped because `find_libraries` opened it; its weights are freed.
+    mapped, because `find_libraries` opened it, but its weights are freed.
     """
 
     request: CompareLaunchesRequest
@@ -138,7 +137,7 @@ class Bench:
 
 
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
-    """Count elements that differ; NaN equals NaN. Compare in parts, to limit the size of the masks."""
+    """Count elements that differ; NaN equals NaN. Compare parts, because masks need memory."""
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
     different = 0
     for left, right in zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]:
@@ -148,9 +147,9 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
 
 @dataclass
 class ComparedConstants:
-    """Compares package constants with those of the program (`own`) when a launch first reads them.
+    """Compares constants of the package and the program (`own`) when a launch first reads them.
 
-    `unseen` maps names in the package to names in the program until a launch reads them.
+    `unseen` maps names in the package to names in the program, for constants not read yet.
     """
 
     own: dict[str, torch.Tensor]
@@ -158,7 +157,7 @@ class ComparedConstants:
     report: Report
 
     def take(self, event: Event) -> None:
-        """Event `constant_differs`, except for a constant that Inductor laid out differently."""
+        """Report `constant_differs`. Skip a constant to which Inductor gave another layout."""
         for argument in arguments(event) if event.phase == BEFORE else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in self.unseen else None
@@ -166,7 +165,7 @@ class ComparedConstants:
                 continue
             fqn = self.unseen.pop(name)
             own = self.own.get(fqn)
-            # The launch may read a view of the constant.
+            # The launch may read a view: compare the whole constant.
             value = laid_out(tensor, own.shape, own.stride(), 0) if own is not None else None
             if own is None or value is None or value.dtype != own.dtype or not own.numel():
                 continue
@@ -196,7 +195,7 @@ def marks(
     unset: Mapping[str, list[str]] = {},
     constants: Optional[ComparedConstants] = None,
 ) -> Callable[[Event], bool]:
-    """Report checksums of the tensors written. Fill the `unset` tensors before their first launch."""
+    """Return a subscriber that fills `unset` tensors with NaN, and reports checksums of written ones."""
 
     def take(event: Event) -> bool:
         if constants is not None:
@@ -216,7 +215,7 @@ def marks(
 
 
 def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether joining neighbouring dimensions turns one shape into the other. Floats never equal integers."""
+    """Whether joining neighbouring dimensions makes the shapes equal, and both or neither are floats."""
     if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
         return False
     shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
@@ -232,7 +231,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """The known value of a tensor, with the facts of `measure`, or why it is unknown."""
+    """The value that a tensor should hold, and the result of `measure`, or `why` it is unknown."""
 
     stored: Optional[Stored] = None
     facts: Optional[Closeness] = None
@@ -241,10 +240,9 @@ class Judged:
 
 @dataclass
 class Judge:
-    """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
+    """Reports `launch_judged` for each tensor that another launch or the caller reads, and makes it correct.
 
-    `own` are the inputs and constants by node; `constants` maps the package's names to the program's.
-    Values are copied in after every launch.
+    `own` are inputs and constants by node; `constants` maps names in the package to those in the program.
     """
 
     graph: ProgramGraph
@@ -254,7 +252,7 @@ class Judge:
     flow: Mapping[str, LaunchFlow]
     factor: float
     report: Report
-    copies: dict[str, str] = field(default_factory=dict)  # by tensor: the program value copied into it
+    copies: dict[str, str] = field(default_factory=dict)  # by tensor: the target of the node copied into it
 
     def take(self, event: Event) -> bool:
         flow = self.flow.get(str(int(event.launch)))
@@ -272,14 +270,14 @@ class Judge:
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
-        """Event `judged_outputs`: whether the outputs are correct once correct values replace wrong ones."""
+        """Report `judged_outputs`: whether the outputs are right after all launches had correct inputs."""
         pairs = list(zip(got, wanted))
         shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
         right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
         self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """Return the value in the tensor with the facts of `measure`, or why it is unknown."""
+        """Find the value that the tensor should hold, and measure it, or say why it is unknown."""
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
         read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
@@ -303,7 +301,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
-        """Return the candidate that is nearest to the tensor's value."""
+        """Return the nearest candidate. None if the tensor is within the tolerance of none."""
         measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
@@ -311,7 +309,7 @@ class Judge:
 
 
 def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
-    """Report the judgement of a tensor: right, wrong or unjudged."""
+    """Return the judgement of a tensor as an event."""
     stored, measured = judged.stored, judged.facts
     if stored is None or measured is None:
         return LaunchJudged(**vars(place), why=judged.why)

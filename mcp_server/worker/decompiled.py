@@ -1,8 +1,8 @@
-"""Schemas of operators for reading a package as PyTorch, and the comparison with the resulting program.
+"""Looks up operator schemas for `decompile`, and compares a package with the program written from it.
 
-The program is compared as a whole, and each launch with the same launch of its program, on the tensors that
-the package gave it. `Meaning` measures rounding: it also runs the program in float64, with and without inputs
-moved by one float32 rounding.
+The outputs of both are compared, and each launch with the program's expression for it, on the inputs of the
+launch. `Meaning` allows for rounding: it also runs the program in float64, with and without inputs moved by
+one float32 rounding.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from .run import call
 from .tensors import cut_out, describe, first_non_finite, furthest, only_tensors, span, unequal
 
 Tensors = dict[tuple[str, int], torch.Tensor]
-"""The tensors of a launch by variable and turn, as `Place` counts them."""
+"""The tensors of a launch, by (variable, turn), see `Place` in `package/pytorch/calls.py`."""
 Prepared = Callable[[torch.Tensor], torch.Tensor]
 Copied = Callable[[Prepared], Tensors]
-"""Makes new tensors at each call, and applies the argument to each of them."""
+"""Returns new tensors, with its argument applied to each."""
 
 
 class LaunchByLaunch:
-    """A subscriber of probes. `known` are the names that an expression uses besides tensors: sizes, `self`.
+    """Reports `launch_verified` for each launch that probes show.
 
-    It reports event `launch_verified` for each launch.
+    `known` has what expressions use besides tensors: sizes and `self`.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class LaunchByLaunch:
         """Return the tensors in the layouts in which the kernel reads their memory."""
         known = {}
         for place, text in launch["assumed"]:
-            with contextlib.suppress(NameError):  # the program does not compute this size: take the tensor's
+            with contextlib.suppress(NameError):  # the program has no such size: keep the tensor's layout
                 known[tuple(place)] = eval(f"({text})", self.names)
         return {
             place: as_read(each, *known[place]) if place in known else each for place, each in tensors.items()
         }
 
     def made_alone(self, launch: LaunchAlone, given: Copied, prepared: Prepared) -> Tensors:
-        """Return the new tensors of the launch, and the inputs that the program changes.
+        """Evaluate the launch. Return its new tensors, and the inputs that it changed.
 
         The program omits in-place writes that nothing reads later.
         """
@@ -121,7 +121,7 @@ class LaunchByLaunch:
         with torch.no_grad():
             result = eval(launch["expression"], {**self.names, **names})
         changed = {place: each for place, each in ready.items() if each._version != before[place]}
-        if any(len(places) > 1 for places in overlapping(ready)):  # overlapping tensors share a version count
+        if any(len(places) > 1 for places in overlapping(ready)):  # such tensors share a version count
             same = given(prepared)
             changed = {place: each for place, each in changed.items() if unequal(each, same[place]).any()}
         results = result if isinstance(result, (tuple, list)) else [result]
@@ -130,7 +130,7 @@ class LaunchByLaunch:
 
 
 def copied(tensors: Tensors) -> Copied:
-    """Copy tensors. Those that overlap in memory also overlap in each new set."""
+    """Copy tensors. Return a function that makes new ones, which overlap in memory like the originals."""
     pieces: list[tuple[torch.Tensor, dict[tuple[str, int], int]]] = []
     for places in overlapping(tensors):
         low = min(tensors[place].storage_offset() for place in places)
@@ -189,7 +189,7 @@ def in_short(error: Exception) -> str:
 
 
 def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
-    """Compare the tensors after a launch with the program's; return the comparison of the worst one."""
+    """Compare the tensors after a launch with the program's. Return the comparison that is worst."""
     found = [
         (meaning.agreement(place, each), place[0]) for place, each in after.items() if place in meaning.own
     ]
@@ -200,7 +200,7 @@ def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
 
 
 class DoneByProgram(LaunchByLaunch):
-    """Replaces the results of launches with the program's. `done` has the launches that ran."""
+    """Replaces the results of launches with the program's. `done` has the replaced launches."""
 
     def __init__(
         self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
@@ -223,11 +223,11 @@ def rank(found: Verified) -> tuple[int, float]:
     return RANKS.index(found.agreement), found.largest_difference or 0.0
 
 
-MOVES, MORE = 2, 18  # runs with moved inputs: always, and in addition if a difference remains
+MOVES, MORE = 2, 18  # runs with moved inputs: at first, and in all if a difference remains
 
 
 class Meaning:
-    """The values of a computation: `own` as written, then in float64, and in float64 with inputs moved."""
+    """The results of a computation: `own` as written, and in float64 without and with moved inputs."""
 
     def __init__(self, run: Callable[[Prepared], Any]) -> None:
         self.run = run
@@ -235,7 +235,7 @@ class Meaning:
         self._wide: list[dict[Any, torch.Tensor]] = []
 
     def agreement(self, place: Hashable, got: torch.Tensor) -> Verified:
-        """Compare a tensor of the package with this computation, up to rounding (see `compare`)."""
+        """Compare a tensor of the package with this computation, up to rounding (see `compare.py`)."""
         own = self.own[place].to(got.device)
         if own.numel() != got.numel():
             return Verified("different", why=f"shape {list(own.shape)}, not {list(got.shape)}")
@@ -250,7 +250,7 @@ class Meaning:
         return Verified("rounding" if within else "different", furthest(got, own))
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
-        """Return the float64 runs, plain and with moved inputs; only `own` if an operator has no float64."""
+        """Return the float64 runs. If the first fails, because an operator lacks float64, return `own`."""
         try:
             while len(self._wide) <= moves:
                 with InFloat64():
@@ -261,7 +261,7 @@ class Meaning:
 
 
 def moved_by(number: int) -> Prepared:
-    """Convert to float64; with a number, also move each element up or down by a float32 rounding."""
+    """Return a conversion to float64. Unless `number` is 0, it moves each element by a float32 rounding."""
 
     def prepared(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -269,7 +269,7 @@ def moved_by(number: int) -> Prepared:
         length = span(tensor.shape, tensor.stride())
         wide = tensor.as_strided((length,), (1,)).double()
         if number:
-            draw = torch.Generator(tensor.device).manual_seed(number)  # not the workload's own generator
+            draw = torch.Generator(tensor.device).manual_seed(number)  # leaves the global generator alone
             up = torch.randint(0, 2, wide.shape, generator=draw, device=tensor.device)
             wide *= 1 + SUMMED_EPS / 2 * (2.0 * up - 1)
         return wide.as_strided(tensor.shape, tensor.stride())
@@ -278,7 +278,7 @@ def moved_by(number: int) -> Prepared:
 
 
 class InFloat64(TorchFunctionMode):
-    """Makes casts and new tensors of a narrower dtype float64."""
+    """Replaces narrower floating-point dtypes of casts and new tensors with float64."""
 
     NARROW = (torch.float32, torch.float16, torch.bfloat16)
     CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
@@ -295,7 +295,7 @@ class InFloat64(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
-            # `view` reinterprets the bits, for example of weights from a file.
+            # `view` does not convert: it reads bits, such as weights in a file, as this dtype.
             return torch.float64 if value in self.NARROW and function is not torch.Tensor.view else value
 
         args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
@@ -334,7 +334,7 @@ def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
 
 
 ATEN = torch.ops.aten
-SEED = 0  # for random numbers: program and package draw the same
+SEED = 0  # makes program and package draw the same random numbers
 
 
 def operate_schemas(request: SchemasRequest, report: Report) -> None:
@@ -346,7 +346,7 @@ def operate_schemas(request: SchemasRequest, report: Report) -> None:
 
 
 def overload_of(shim: str) -> Optional[tuple[str, str]]:
-    """Split a shim into operator and overload, joined by an underscore, which also occurs in names."""
+    """Return operator and overload of a shim. Try each underscore, since names contain some, too."""
     places = [at for at, letter in enumerate(shim) if letter == "_"]
     for at in [len(shim), *reversed(places)]:
         name, overload = shim[:at], shim[at + 1 :] or "default"
@@ -368,21 +368,21 @@ def schema_of(shim: str, name: str, overload: str) -> events.Schema:
         )
         for each in schema.arguments
     ]
-    # `torch.mm(a, b)` computes what `aten.mm.out` writes.
+    # `torch.mm(a, b)` says the same as `aten.mm.out`, more simply.
     plain = overload == "out" and hasattr(torch, name) and sum(each.is_out for each in arguments) == 1
     dotted = "" if overload == "default" else f".{overload}"
     return events.Schema(shim, f"torch.{name}" if plain else f"torch.ops.aten.{name}{dotted}", arguments)
 
 
 def operate_verify(request: VerifyRequest, report: Report) -> None:
-    """Run the program first, since a failing package may end this process, then compare both.
+    """Run the program, then the package, which may end this process, and compare both.
 
-    Events: `program_ran` with the program's error, if any; `launch_verified` for each of `launches`;
-    `output_verified` for each output of the package, if the program returned as many.
+    Events: `program_ran`; `launch_verified` for each of `launches`; `output_verified` for each output of the
+    package, if the program returned as many.
     """
     report.phase("running_program")
     program = Program(request)
-    # Inputs are flat, in the order of the exported call: the program's parameters.
+    # The program takes the tensors in the order of the exported call.
     meaning = program.run(flatten(read(request["inputs"]), None))
     mine = len(meaning.own) if meaning is not None else 0
     report.event(events.ProgramRan(program.error, mine))
@@ -407,7 +407,7 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
 
 @contextlib.contextmanager
 def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterator[None]:
-    """Call a package with probes; the program performs its `launches`. Raise `Refused` on failure."""
+    """During the body, replace the results of `launches` with the program's. May raise `Refused`."""
     program = Program(edit)
     program.run(flat)  # to learn the sizes of the call
     names = {**program.sizes, "self": program.model}
@@ -420,10 +420,10 @@ def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterato
 
 
 def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
-    """Compute launches from the arguments in their files. Event `capture_judged` for each."""
+    """Run captured launches on the arguments in their files. Report `capture_judged` for each."""
     program = Program(request)
     known: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # few launches need the weights, which may be only in the library
+    with contextlib.suppress(Exception):  # the weights may be missing, but few launches need them
         known["self"] = program.module.Model(*program.weights)
     for each in request["captures"]:
         try:
@@ -435,7 +435,7 @@ def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
 
 
 def captured_arguments(path: str) -> tuple[list[Optional[torch.Tensor]], list[Any]]:
-    """Return the tensors (None: undefined) and numbers of a capture. Raise `Refused` for another file."""
+    """Return the tensors (None: undefined) and numbers of a kernel capture. May raise `Refused`."""
     loaded = load_file(path, "kernel capture", "cpu", [restore_type_tag])
     arguments = loaded.get("args") if isinstance(loaded, dict) else None
     if not isinstance(arguments, list):
@@ -445,7 +445,7 @@ def captured_arguments(path: str) -> tuple[list[Optional[torch.Tensor]], list[An
 
 
 def judge_capture(capture: CapturedLaunch, judge: LaunchByLaunch) -> events.CaptureJudged:
-    """Report what the launch's source makes of its captured tensors, and compare it with later captures."""
+    """Run the source of a launch on its captured tensors, and compare the results with later captures."""
     launch, (tensors, numbers) = capture["launch"], captured_arguments(capture["file"])
     if len(tensors) != len(capture["tensors"]):
         raise Refused(
@@ -486,7 +486,7 @@ def in_words(name: str, facts: TensorFacts) -> str:
 
 
 class Program:
-    """A `model.py`. `sizes` are the numbers that its `forward` computed, `error` is what it raised."""
+    """A `model.py`. `sizes` are the numbers that its `forward` computes, `error` is what it raised."""
 
     def __init__(self, request: EditedProgram) -> None:
         spec = importlib.util.spec_from_file_location("decompiled_model", request["program"])
@@ -503,7 +503,7 @@ class Program:
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
-        """Run the program. Return the meaning of each output by its number, or None if it raises an error."""
+        """Run the program. Return its outputs, by number. None if it raises (`error`)."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))
         except Exception as raised:  # the program may fail like the package
@@ -513,7 +513,7 @@ class Program:
             return None
 
     def _outputs(self, flat: list[Any], prepared: Prepared) -> dict[int, torch.Tensor]:
-        """Return the outputs of a new model, since a call may change its buffers."""
+        """Return the outputs of a new model, because a call may change the buffers of a model."""
         first = self.model is None
         torch.manual_seed(SEED)
         with torch.no_grad():
@@ -532,7 +532,7 @@ class Program:
                 sys.setprofile(None)
 
     def _look(self, frame: Any, event: str, _: Any) -> None:
-        """Keep the numbers that `forward` has computed once it returns or raises."""
+        """Take the numbers from the local variables of `forward`, when it returns or raises."""
         if event == "return" and frame.f_locals.get("self") is self.model:
             numbers = {name: each for name, each in frame.f_locals.items() if isinstance(each, (int, float))}
             self.sizes.update(numbers)

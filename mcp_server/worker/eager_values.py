@@ -1,4 +1,4 @@
-"""The exported program, node by node: in eager mode, in float64, and in float64 with random roundings."""
+"""Runs the exported program in eager mode, in float64, and in float64 with random roundings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of op
 BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its bias, places of its factors
 FEWEST = 4  # runs with random roundings, however long they take
 LONGEST_S = 15.0  # beyond this time only the fewest runs are made
-MOST_EAGER_S = 5.0  # a program that takes longer is not run many times in float64
+MOST_EAGER_S = 5.0  # a slower program is not run many times in float64
 
 
 def operator_name(node: torch.fx.Node) -> str:
-    """Return `linear` for `aten.linear.default`."""
+    """Return the operator, such as `linear` for `aten.linear.default`."""
     return str(node.target).replace("aten.", "", 1).split(".")[0]
 
 
@@ -43,9 +43,9 @@ def expectations(
     cap: int = 0,
     rounded: int = 1,
 ) -> Expectations:
-    """Return expected values in float64 and `rounded` runs, if the program can run in float64.
+    """Return the values in eager mode, in float64, and in `rounded` runs with random roundings.
 
-    A slow program is not run many times.
+    Only eager values if the program cannot run in float64 or is too slow for many runs.
     """
     report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)
@@ -82,7 +82,7 @@ def expectations(
 
 
 def run_on_copies(recorder: Recorder, leaves: list[Any]) -> Any:
-    """Run on copies of the inputs, and restore the buffers that the program changes."""
+    """Run on copies of the inputs. Then restore the buffers, which the program may change."""
 
     def copied(tree: Any) -> Any:
         return _pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, tree)
@@ -104,7 +104,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Records results of chosen nodes in `kept`, up to `cap` bytes, and the number of summands of each."""
+    """Keeps results of the `wanted` nodes, up to `cap` bytes, and `terms`: how many numbers each sums up."""
 
     def __init__(self, module: Any, wanted: frozenset[str], cap: int, report: Report) -> None:
         super().__init__(module)
@@ -120,7 +120,7 @@ class Recorder(torch.fx.Interpreter):
         if n.op == "call_module" and "guard" in str(n.target):
             try:
                 return super().run_node(n)
-            except Exception as error:  # AOTInductor drops guards: continue after a failed one, as it does
+            except Exception as error:  # go on, because AOTInductor ignores guards
                 self.report.event(events.GuardFailed(n.name, str(n.target), [], str(error)[:2000]))
                 return None
         result = self.evaluate(n)
@@ -146,7 +146,7 @@ class Recorder(torch.fx.Interpreter):
             self.kept.setdefault(node.name, []).append(tensor.detach().clone())
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
-        """Return how many numbers each element of the result sums up."""
+        """Return how many numbers are summed for each element of the result."""
         inputs = only_tensors(self.fetch_args_kwargs_from_env(node))
         made = only_tensors(result)
         if not inputs or not made:
@@ -171,13 +171,13 @@ class Recorder(torch.fx.Interpreter):
 
 
 class ExactRecorder(Recorder):
-    """The reference: every floating-point value is widened to float64.
+    """Runs the program with every floating-point value in float64, as a reference.
 
-    Parameters are widened for one operator at a time, to save memory. Operators that are not torch's own get
-    the original dtypes, since a user's kernel may support no others.
+    Parameters are widened for one operator at a time, to save memory. Operators that are not torch's get the
+    original dtypes, since a user's kernel may support no others.
 
-    With a `seed` each node's result gets a random rounding error of the original dtype, and the factors of a
-    product one of TF32 if this process allows TF32 for it. Where large terms cancel, or after many nodes,
+    With a `seed`, each result gets a random rounding error of its original dtype, and each factor of a
+    product one of TF32, if this process allows TF32 for it. Where large terms cancel, or after many nodes,
     these errors move a result much further than one rounding.
     """
 
@@ -193,7 +193,7 @@ class ExactRecorder(Recorder):
     def exact(self, node: torch.fx.Node) -> Any:
         name = str(node.target)
         if "_assert_tensor_metadata" in name:
-            return None  # it compares metadata with the original dtype
+            return None  # it would compare the original dtype
         foreign = not name.startswith("aten.") and isinstance(node.target, torch._ops.OperatorBase)
         if node.op == "call_function" and foreign:
 
@@ -219,7 +219,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map_only(torch.Tensor, lambda factor: self.moved(factor, TF32_EPS), given)
 
     def rounded(self, node: torch.fx.Node, result: Any) -> Any:
-        """Return the result with rounding errors. Views are left alone, because they must share memory."""
+        """Return the result with rounding errors. Views stay as they are, to share memory with their base."""
         shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:
@@ -231,7 +231,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map(perturbed, result, fakes(node, result))
 
     def moved(self, value: torch.Tensor, eps: float) -> torch.Tensor:
-        """The value with a random relative error of at most half of `eps` in each element."""
+        """Return the value with a random relative error of at most `eps` / 2 in each element."""
         device = value.device
         if not eps_of(value.dtype):
             return value
@@ -244,7 +244,7 @@ class ExactRecorder(Recorder):
 def uses_tf32(node: torch.fx.Node) -> bool:
     """Whether this process lets CUDA round the float32 factors of the node's products to TF32.
 
-    By default CUDA does for convolutions (`torch.backends.cudnn.conv`, its own switch from torch 2.9 on).
+    The default is yes for convolutions, which torch 2.9 and later switch with `torch.backends.cudnn.conv`.
     """
     fake, name = node.meta.get("val"), operator_name(node)
     if not (isinstance(fake, torch.Tensor) and fake.is_cuda and fake.dtype == torch.float32):
@@ -257,7 +257,7 @@ def uses_tf32(node: torch.fx.Node) -> bool:
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:
-    """Return the fake results of a node if they have the structure of `value`, otherwise `value`."""
+    """Return the fake results of a node, or `value` if they do not have its structure."""
     fake = node.meta.get("val")
     same = _pytree.tree_structure(fake) == _pytree.tree_structure(value)
     return fake if fake is not None and same else value

@@ -1,4 +1,4 @@
-"""Tensors, compile options and source lines as JSON; a whole call as a file, which is also read here.
+"""Encodes tensors, compile options and source lines as JSON, and writes and reads the file of a call.
 
 The text of each layout is cached: a model is called with the same layouts again and again, and encoding them
 each time took most of the hook's time.
@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # the hook imports this file into every program
     from .protocol import CallRecord, Configs, RebuildRequest, RecordedTensor
 
 
-MOST = 4096  # texts of one kind that are remembered
+MOST = 4096  # entries of each cache
 _layouts: dict[Any, Encoded] = {}
 
 
 class Output(NamedTuple):
-    """One output of a call. `odd`: not finite, or unreadable because the device failed."""
+    """One output as JSON. `odd`: it is not finite, or `unreadable` because the device failed."""
 
     text: Encoded
     odd: bool = False
@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 def encode_layout(tensor: torch.Tensor) -> Encoded:
-    """`tensors.layout` as text."""
+    """Return `tensors.layout` as JSON."""
     if not is_strided(tensor):
         return Encoded(report_encode(layout(tensor)))
     place = (tensor.stride(), tensor.storage_offset(), tensor.is_contiguous(), alignment(tensor))
@@ -53,7 +53,7 @@ def encode_layout(tensor: torch.Tensor) -> Encoded:
 
 
 def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
-    """The layout and, if `counted`, the number of NaN or infinite values; unread after a `device_error`."""
+    """Encode the layout and, if `counted`, how many values are NaN or infinite."""
     if not isinstance(leaf, torch.Tensor):
         return Output(Encoded(report_encode({"value": repr(leaf)[:200]})))
     text = encode_layout(leaf)
@@ -101,7 +101,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """Return the user's frames, innermost first, as cached text, since reading source lines takes time."""
+    """Return the user's frames as JSON, innermost first. It is cached: to read source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 
@@ -129,26 +129,25 @@ def callers() -> list[FrameType]:
 
 @functools.lru_cache(MOST)
 def is_ours(code: CodeType) -> bool:
-    """Whether the code belongs to the hook, torch or the import system, or starts a process."""
+    """Whether the code is of the hook, torch, the import system or `subprocess`."""
     return code.co_filename.startswith(NOT_THE_USERS)
 
 
-# The leaves of a call come back with the same strides, offsets and aliasing: `torch.save` keeps whole
-# storages and their sharing; if a whole storage would exceed the cap, a view of it is cut to the span that it
-# touches.
+# A call is restored with the same strides, offsets and aliasing: `torch.save` keeps whole storages and which
+# tensors share them. If the storages exceed the cap, each tensor is cut to the span that it touches.
 CALL_FORMAT = "aoti-debug-call-1"
 PLAIN = (int, float, bool, str, type(None))
 
 
 class TooLarge(Exception):
-    """The leaves need more bytes than the cap."""
+    """The leaves need more bytes than the cap allows."""
 
 
-_dumped: list[tuple[Any, str]] = []  # the last tree: most calls of a model have the same one
+_dumped: list[tuple[Any, str]] = []  # the last tree and its text; most calls of a model have the same
 
 
 def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
-    """Return a record of at most `cap` bytes of storage for `torch.save`. Raise `TooLarge` beyond that."""
+    """Return a record for `torch.save`, with at most `cap` bytes of tensors. May raise `TooLarge`."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     if not _dumped or _dumped[0][0] != spec:
         try:
@@ -160,7 +159,7 @@ def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
 
 
 def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
-    """Detach tensors (sharing is kept). Plain values become `{"value": v}`, others `{"repr": text}`."""
+    """Detach tensors. Plain values become `{"value": v}`, other leaves `{"repr": text}`."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     whole = storage_bytes(tensors)
     cut = whole > cap
@@ -176,7 +175,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
 
 
 def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
-    """Return the leaves, and (args, kwargs) if the tree was serialisable and every leaf was restored."""
+    """Return the leaves, and (args, kwargs), or None if the tree or a leaf could not be saved."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
     ]
@@ -187,7 +186,7 @@ def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
 
 
 def _recorded(asked: RecordedTensor) -> torch.Tensor:
-    """Return the tensor, with its strides, on its device. Raise `Refused` if its memory is incomplete."""
+    """Return a recorded tensor on its device. Raise `Refused` if the recording lacks a part of it."""
     dtype: Any = getattr(torch, asked["dtype"])
     sizes, strides = asked["sizes"], asked["strides"]
     needed = span(sizes, strides) * torch.empty(0, dtype=dtype).element_size()
@@ -204,7 +203,7 @@ def _recorded(asked: RecordedTensor) -> torch.Tensor:
 
 
 def operate_rebuild(request: RebuildRequest, report: Report) -> None:
-    """Write a call to `out` in the format of a captured call, or weights, and report their facts."""
+    """Write the tensors to `out` as a captured call, or, with `names`, as weights, and report these."""
     report.phase("rebuilding")
     leaves = [_recorded(each) for each in request["tensors"]]
     if request["names"]:

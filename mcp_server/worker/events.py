@@ -1,8 +1,8 @@
-"""What the worker reports: one class for each event, which both sides use, and the facts in them.
+"""What the worker reports: one class for each event, which worker and server share, and the facts in them.
 
-Standard library only and Python 3.9, as in `protocol`. An event is one JSON object per line of the report:
-`event` (its name), `t` (seconds since the worker began) and the fields of its class that are not None. A
-field with a default may be missing, for example in reports of other versions.
+Standard library only and Python 3.9, as in `protocol.py`. Each line of the report is an event as a JSON
+object: `event` (its name), `t` (seconds since the worker began) and the fields of its class that are not
+None. A field with a default may be missing, for example in reports of other versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .report import Frame, Number, OddElement, Overrun, TensorFacts
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
-else:  # of Python 3.11
+else:  # typing has it from Python 3.11 on
 
     def dataclass_transform() -> Callable[[Any], Any]:
         return lambda kind: kind
@@ -24,10 +24,9 @@ else:  # of Python 3.11
 
 @dataclass_transform()
 class Event:
-    """`event` is the name in a report, by default made from the class's: `node_raised` of `NodeRaised`.
+    """`event` is the name in a report, by default made from the class name: `node_raised` for `NodeRaised`.
 
-    Each event is a dataclass. `t` is in seconds since the worker began. Only events read from a report have
-    it.
+    Each subclass becomes a dataclass. `t` is set only when an event is read from a report.
     """
 
     event: str
@@ -41,7 +40,7 @@ class Event:
 
 
 class Phase(Event):
-    """The worker began the phase with this name, for the given file, call or similar subject."""
+    """The worker began the phase with the name `event`. `about` is its file, call or other subject."""
 
     event: str
     about: str = ""
@@ -52,7 +51,7 @@ class Phase(Event):
 
 @dataclass
 class Layout:
-    """A layout that a fake function promises. Sizes that depend on data are None. `device` is its type."""
+    """The layout of a tensor. Sizes that depend on data are None. `device` is a device type."""
 
     shape: list[Optional[int]]
     stride: list[Optional[int]]
@@ -77,7 +76,7 @@ class Torch(Event):
 
 
 class OperatorsTaken(Event):
-    """The `lines` of a script that register operators, empty if there are none. `refused` says why not."""
+    """The `lines` of a script that register operators. `refused`: why they could not be run."""
 
     file: str = ""
     lines: list[int] = field(default_factory=list)
@@ -93,7 +92,7 @@ class Refused(Event):
 
 
 class Failed(Event):
-    """The exception that ended the operation. `during` is the phase that the last event began."""
+    """The exception that ended the operation. `during` is the name of the last event before it."""
 
     text: str = ""
     during: str = ""
@@ -106,7 +105,7 @@ class Python(Event):
 
 
 class Cuda(Event):
-    """Why CUDA is not `available`, and the newest that the `driver` supports: 1000 * major + 10 * minor."""
+    """Whether CUDA is `available`, or `why` not. `driver`: the newest CUDA it supports, such as 12040."""
 
     available: Optional[bool] = None
     why: str = ""
@@ -114,7 +113,7 @@ class Cuda(Event):
 
 
 class Gpu(Event):
-    """A GPU with its `capability` as digits, such as 90, or the error that querying it raised."""
+    """A GPU: its compute `capability` in digits, such as 90, or the error that the query raised."""
 
     index: int
     name: str = ""
@@ -126,7 +125,7 @@ class Gpu(Event):
 
 
 class NotApplied(Event):
-    """A constant of an update that the program cannot take, and the reason."""
+    """A constant of an update that does not fit the program, and the reason (`what`)."""
 
     name: str = ""
     what: str = ""
@@ -161,7 +160,7 @@ class ChangedInputs(Event):
 
 
 class IndexValues(Event):
-    """Values of a part of an input. `first` lists some elements `outside` its range, as (index, value).
+    """Values of a part of an input. `outside` counts those out of range; `first` has some (index, value).
 
     `as_int32`: the values are in range only if the memory of the int64 tensor is read as int32.
     """
@@ -190,7 +189,7 @@ MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
 
 
 class Called(Event):
-    """A call returned. `seconds` include the work of the device."""
+    """A call returned. `seconds` last until the device has finished."""
 
     call: int = 0
     seconds: float = 0.0
@@ -199,7 +198,7 @@ class Called(Event):
 
 @dataclass(frozen=True)
 class ElementChange:
-    """One element that differs: its logical index, and both values as text."""
+    """An element that differs: its index, and both values as text."""
 
     index: tuple[int, ...]
     before: str
@@ -207,7 +206,7 @@ class ElementChange:
 
 
 class Repeated(Event):
-    """Whether the run (`second` or `filled`) gave the same outputs as the first."""
+    """Whether the call named `run` (`second` or `filled`) gave the outputs of the first call."""
 
     run: str
     equal: bool
@@ -218,11 +217,11 @@ class Repeated(Event):
 
 @dataclass(frozen=True)
 class OutputChange:
-    """One output compared with that of another call.
+    """An output, compared with the same output of another call.
 
     `layout` says how shape or dtype differ; the other fields are then unknown. `changed` counts elements that
-    differ by more than rounding, and `innocent` those of them that were not at fault before. `rows` are the
-    indices of dimension 0 with a changed element, at most `MOST_ROWS`; `innocent_rows` are the rows with an
+    differ by more than the tolerance, `innocent` the changed ones that were not at fault before. `rows` are
+    indices in dimension 0: rows with a changed element, at most `MOST_ROWS`. `innocent_rows` have an
     `innocent` element and none that was at fault before.
     """
 
@@ -241,7 +240,7 @@ class OutputChange:
 class ExpectedOutput(OutputChange):
     """An output compared with the expected one.
 
-    `by` is the largest difference between finite elements, and `reach` the largest expected value.
+    `by` is the largest difference of finite elements, `reach` the largest magnitude of expected ones.
     """
 
     same_shape: bool = True
@@ -250,7 +249,7 @@ class ExpectedOutput(OutputChange):
 
 
 class Compared(Event):
-    """The outputs of the package compared with others of the same call. `counts`: how many each had."""
+    """The outputs of the package compared with expected ones. `counts`: how many are expected, and came."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)
@@ -258,7 +257,7 @@ class Compared(Event):
 
 
 class ComparedExpected(Compared):
-    """The outputs compared with those that the user gave (`given`), or that the program expected."""
+    """The outputs compared with those that the user (`given`) or the program expects."""
 
     given: bool = False
     layout: str = ""
@@ -266,11 +265,11 @@ class ComparedExpected(Compared):
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outputs of one call compared with those of another, `against`.
+    """All outputs of one call compared with those of the call or expectation `against`.
 
-    `cured`, `left` and `new` count elements at fault only there, in both, and only here. An element is at
-    fault if it is not finite or, where there is an expectation, if it differs from it. If the outputs are the
-    first or last part of the others, `part` counts the faulty elements of that part.
+    An element is at fault if it is not finite or differs from an expected value. `cured` counts elements at
+    fault only in `against`, `new` only in this call, `left` in both. If this call returns the first or last
+    part of the outputs of `against`, `part` counts the faults of `against` in that part.
     """
 
     against: str
@@ -308,14 +307,14 @@ class InputChange:
 
 @dataclass(frozen=True)
 class NeededElement(ElementChange):
-    """An element of an input that must change for the call to return."""
+    """An element of an input that must change to cure the call."""
 
     input: int
 
 
 @dataclass(frozen=True)
 class Smallest:
-    """The fewest changes of elements with which the call returns, and the number of `calls` to find them."""
+    """How many of the `changed` elements the cure `needed`, and how many `calls` the search made."""
 
     needed: int
     changed: int
@@ -331,12 +330,12 @@ class CheckFacts(Event, event="checked_outputs", frozen=True):
 
 
 class CallFacts(Event, event="intervened", frozen=True):
-    """One call of a plan. `label` is its place in the plan, `key` the intervention, if any.
+    """One call of a plan. `label` is its name in the plan, `key` the intervention, "" if there is none.
 
-    `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
-    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
-    are the fewest that cure the call when they are given, or omitted from an update; `bad_places` has the
-    index of the first non-finite element of each, empty if there is none.
+    `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned`: the
+    call left the CUDA context unusable. `mutated` are inputs that the call changed in place. `constants` are
+    the fewest that cure the call if an update gives or omits them; `bad_places` has the index of the first
+    non-finite element of each, empty if there is none.
     """
 
     label: str
@@ -362,7 +361,7 @@ class CallFacts(Event, event="intervened", frozen=True):
 
 
 class OfLaunch(Event):
-    """A tensor of a launch: the launch's number, its place in the call, its kernel and the tensor's name."""
+    """A tensor of a launch. `sequence` counts all launches of the call; `name` is the tensor's variable."""
 
     launch: int = -1
     sequence: int = 0
@@ -371,7 +370,7 @@ class OfLaunch(Event):
 
 
 class Argument(OfLaunch, TensorFacts):
-    """An argument before or after a launch (`phase`): a tensor, or a number with its `value`.
+    """An argument `before` or `after` (`phase`) a launch: a tensor, or a number with its `value`.
 
     `saved` is the tensor's file. `outside` is the first element beyond the requested bound.
     """
@@ -388,13 +387,13 @@ class Argument(OfLaunch, TensorFacts):
 
 
 class LeftOut(Event):
-    """The number of arguments without events, because there would be too many."""
+    """How many `arguments` were not reported, because there would be too many events."""
 
     arguments: int
 
 
 class NotSaved(Event):
-    """The number of tensors that were not saved: too many bytes, or an unsupported dtype or layout."""
+    """How many `tensors` were not saved: beyond the `cap` of bytes, or in an unsupported dtype or layout."""
 
     tensors: int
     cap: int
@@ -411,9 +410,9 @@ class Interpreted(Event):
 class ComparedForm(Event):
     """Whether the program gives the expected values: unchanged, in another form, and unchanged again.
 
-    `form` is `int64` (operators whose result does not fit in 64 bits), `evaluation` (those in training mode),
-    `contiguous` (the user's own, with contiguous arguments) or `weights` (the whole program, with the weights
-    that changed after its export).
+    `form` is `int64` (results that overflowed are computed in 64 bits), `evaluation` (no operator is in
+    training mode), `contiguous` (the user's operators get contiguous arguments) or `weights` (the program
+    gets the weights that changed after its export).
     """
 
     form: str
@@ -421,7 +420,7 @@ class ComparedForm(Event):
 
 
 class OfNode(Event):
-    """A node of the program: its operator, and the model's lines, innermost first."""
+    """A node of the program. `stack` has the model's lines that created it, innermost first."""
 
     node: str
     op: str
@@ -429,8 +428,8 @@ class OfNode(Event):
 
 
 class NodeRaised(OfNode):
-    """An operator raised. `behind` are the non-finite nodes from which its integer inputs are computed,
-    `overflowed` those whose integers do not fit their dtype.
+    """An operator raised. Of the nodes from which its integer inputs are computed, `behind` are those with a
+    value that is not finite, `overflowed` those with integers that do not fit their dtype.
     """
 
     text: str
@@ -447,7 +446,7 @@ class GuardFailed(OfNode):
 
 
 class NodeNonFinite(OfNode):
-    """A result with NaN (`nan`), infinities, or only -inf (`masked`). `bad_inputs`: an input had one."""
+    """A result with NaN (`nan`), infinities, or only -inf (`masked`). `bad_inputs`: inputs that had some."""
 
     bad_inputs: list[str]
     nan: bool
@@ -456,10 +455,9 @@ class NodeNonFinite(OfNode):
 
 
 class NodeOverflow(OfNode):
-    """Integers that do not fit their dtype: `count` elements, and the first with its `exact` value.
+    """`count` integers do not fit their dtype, which may be a float. `index`: the first, with its values.
 
-    The dtype is a narrower integer type, or a float type to which they are converted. `modular`: the readers
-    of the result may intend the overflow, as in a hash.
+    `modular`: the program may intend the overflow, as in a hash.
     """
 
     modular: bool
@@ -479,7 +477,7 @@ class NodeTraining(OfNode):
 
 
 class FakeMismatch(OfNode):
-    """The result of a node differs from what its fake function promised."""
+    """The layout of a result differs from the one that the fake function promised."""
 
     promised: Optional[Layout] = None
     returned: Optional[Layout] = None
@@ -488,7 +486,7 @@ class FakeMismatch(OfNode):
 class Operator(Event):
     """A call in which an operator breaks its schema (`mutated`, `aliases`: arguments) or fake function.
 
-    `kept`: it returned the memory of an earlier result. `stack` has its lines, if it is in Python.
+    `kept`: it returned the memory of an earlier result; `stack` then has its `return` lines, if in Python.
     """
 
     op: str
@@ -502,7 +500,7 @@ class Operator(Event):
 
 
 class EagerRan(Event):
-    """Whether eager mode gives the same outputs twice. `left_out` counts values that are too large."""
+    """Whether eager mode gives the same outputs twice. `left_out` counts values too large to keep."""
 
     same: bool
     left_out: int
@@ -513,10 +511,11 @@ class EagerRan(Event):
 
 @dataclass
 class Closeness:
-    """How close a tensor is to its correct value, that of `node` in the program (`compare.measure`).
+    """How close a tensor is to the value of `node` in the program (see `compare.measure`).
 
-    `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
-    largest tolerance; `first` is the first element beyond it, with `values` of eager and of the package.
+    `error`, `eager_error` (differences from float64), `allowed` (tolerance) and `excess` (error / tolerance)
+    are the largest of all elements. `beyond` counts elements beyond their tolerance; `first` is the index of
+    the first, with `values` of eager and of the package.
     """
 
     node: str = ""
@@ -547,8 +546,8 @@ class Closeness:
 class Rounding(Event):
     """Whether rounding explains each output (`within`).
 
-    `reference` says whether rounding also explains the reference of each output that the user's check may
-    have compared. None if there are none. `narrow`: some outputs have half precision.
+    `reference`: whether it also explains the values with which the user's check may have compared them. None
+    if there are none. `narrow`: some outputs have half precision.
     """
 
     outputs: list[Closeness]
@@ -557,9 +556,9 @@ class Rounding(Event):
 
 
 class OutputCompared(Event):
-    """An output of the package compared with eager mode's: equal, rounding, differs or layout.
+    """An output of the package compared with eager mode: `equal`, `rounding`, `differs` or `layout`.
 
-    `layouts` are the two shapes or dtypes if they differ.
+    `layouts` are dtype and shape of both, if they differ.
     """
 
     index: int
@@ -588,7 +587,7 @@ class Rerun(OfLaunch):
 class ConstantDiffers(Event):
     """`different` of the `elements` of a constant differ between the package and the program.
 
-    `launch` is the first that reads the constant.
+    `launch` is the first launch that reads the constant.
     """
 
     name: str
@@ -605,11 +604,11 @@ class ConstantDiffers(Event):
 
 
 class LaunchJudged(OfLaunch):
-    """A tensor that a launch wrote from correct inputs, and that others read.
+    """A tensor that a launch wrote from correct inputs, and that other launches read.
 
-    `status` is right, wrong or unjudged (`why`). The tensor is number `place` of `node`, of `shape` and
-    `dtype`, at `sizes`, `strides` and `offset` of its memory; with `product`, without its bias. `compared`
-    refers to that value. `tf32`: TF32 products explain the difference.
+    `status` is right, wrong or unjudged (`why`). It should hold result `place` of `node` (with `product`:
+    without its bias), which has this `shape` and `dtype`. `sizes`, `strides` and `offset` say how it lies in
+    memory. `tf32`: TF32 products explain the difference.
     """
 
     status: str = "unjudged"
@@ -627,7 +626,7 @@ class LaunchJudged(OfLaunch):
 
 
 class JudgedOutputs(Event):
-    """Whether the call returns correct outputs if correct values replace all wrong ones."""
+    """Whether the outputs are `right` if each wrong value in between is replaced with the correct one."""
 
     right: bool
 
@@ -649,7 +648,7 @@ class Compiled(Event):
 
 
 class Switched(Event):
-    """The requested options that this torch has."""
+    """The `names` of the requested options that this torch has."""
 
     names: list[str]
 
@@ -674,9 +673,9 @@ class Value(Event):
 
 
 class Units(Event):
-    """The nodes that compute tensors, in order, each with the nodes that read it.
+    """`readers`: for each node that computes tensors, in order, the nodes that read it.
 
-    `dynamic`: sizes of the program are symbolic.
+    `dynamic`: some sizes of the program are symbolic.
     """
 
     readers: dict[str, list[str]]
@@ -686,7 +685,7 @@ class Units(Event):
 class Cut(Event):
     """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`.
 
-    `sizes` are tensor sizes that can be reduced. `users`: the script calls operators that are not torch's.
+    `sizes` can be reduced. `users`: the script calls operators that are not torch's.
     """
 
     number: int
@@ -704,7 +703,7 @@ class Uncuttable(Event):
 
 
 class Decision(Event):
-    """A compiler decision (`reduction.attempt`): its operator, or what a pass rewrote."""
+    """A compiler decision (see `reduction/attempt.py`): its operator, or what a pass rewrote."""
 
     kind: str
     key: str
@@ -723,10 +722,11 @@ class ScriptEnded(Event):
 
 
 class PairsTimed(Event):
-    """Alternating unchanged and changed calls: median seconds, and quartiles of the ratios of the pairs.
+    """Median seconds of alternating `plain` and `changed` calls.
 
-    `same`: the changed call gave the same outputs. `others` is the share of all processors that other
-    processes used meanwhile. `by_cpu`: all seconds are processor time, because the clock is unreliable.
+    `low`, `ratio` and `high` are the quartiles of plain / changed. `same`: the outputs are the same. `others`
+    is the share of all processors that other processes used. `by_cpu`: the seconds are processor time,
+    because the clock is unreliable on a busy machine.
     """
 
     name: str
@@ -742,7 +742,7 @@ class PairsTimed(Event):
 
 
 class LaunchTime(Event):
-    """The time of one kernel or operator in a call of `whole` seconds, and how often a call runs it."""
+    """The `seconds` that a kernel or operator takes in a call of `whole` seconds, and its `calls` in it."""
 
     name: str
     seconds: float
@@ -751,7 +751,7 @@ class LaunchTime(Event):
 
 
 class SizeCompared(Event):
-    """Whether the outputs for inputs of a shape equal eager mode's, `before` or `after` a change."""
+    """Whether the outputs for inputs of this shape equal eager mode, before or after (`when`) the change."""
 
     when: str
     shape: list[list[int]]
@@ -759,7 +759,7 @@ class SizeCompared(Event):
 
 
 class ProgramChanged(Event):
-    """The nodes of a program that a change replaced, and their lines. Empty if it does not apply."""
+    """The nodes of a program that a change replaced, and their lines. Empty if it found nothing to change."""
 
     nodes: list[str]
     lines: list[TracedLine]
@@ -784,7 +784,7 @@ class TracedLine:
 
     @property
     def unrolled(self) -> bool:
-        """Whether it is the body of a loop that makes much of the graph."""
+        """Whether the line is in an unrolled loop that makes up much of the graph."""
         return self.times >= 16 and self.share >= 0.4
 
 
@@ -797,7 +797,7 @@ class LinesTraced(Event):
 class BuildTimed(Event):
     """The seconds that a build took. `parts` excludes `testing` of vector instructions and `tuning`.
 
-    `cpu` is its processor time, with that of the compilers, which other processes do not lengthen.
+    `cpu` is processor time, including the compilers: other processes do not lengthen it.
     """
 
     seconds: float
@@ -812,7 +812,7 @@ class BuildTimed(Event):
 
 @dataclass(frozen=True)
 class SchemaArgument:
-    """One argument of an operator. `default` is Python text, None if there is none."""
+    """One argument of an operator. `default` is Python text, or None if there is no default."""
 
     name: str
     type: str
@@ -838,7 +838,7 @@ class ProgramRan(Event):
 
 @dataclass
 class Verified:
-    """A tensor of the package compared with the program's: equal (bits), rounding, different or not_run."""
+    """A tensor of the package compared with the program: equal, rounding, different or not_run."""
 
     agreement: str = "not_run"
     largest_difference: Optional[float] = None
@@ -851,7 +851,7 @@ class OutputVerified(Verified, Event):
 
 
 class LaunchVerified(Verified, Event):
-    """One launch compared on its own inputs. `tensor` is the one that differs most."""
+    """One launch compared on its own inputs. `tensor` is the output that differs most."""
 
     launch: int = 0
     kernel: str = ""
@@ -859,10 +859,10 @@ class LaunchVerified(Verified, Event):
 
 
 class CaptureJudged(LaunchVerified):
-    """A launch on the arguments that a file of torch's kernel capture holds.
+    """A launch, run from its source on the arguments in a file of torch's kernel capture.
 
-    `fault` is what its source, run on them, does: `out_of_bounds`, or `non_finite` if finite inputs gave a
-    value that is not finite. `values` are the tensors before it and those that it makes, in words.
+    `fault` is `out_of_bounds`, or `non_finite` if finite inputs gave a value that is not finite. `values`
+    describes the tensors that it reads and those that it makes.
     """
 
     file: str = ""

@@ -1,15 +1,13 @@
 """Imports torch once and forks for each request: `PYTHON -u fork_server.py LOADED [MODULE...] SUPERVISOR`.
 
-Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`. LOADED is a
-file for the list of what was loaded, or nothing. Descriptor 0 is a Unix socket of packets. The server says
-`ready PID` when torch is imported; every packet it gets is a JSON list, the arguments of `main.py`, with the
-descriptors of a lifeline, stdout, stderr, and leases. It forks a supervisor, which forks the worker:
-lifeline, limits and final sweep are those of a worker started by exec. When the socket is closed, the server
-and all that it forked end.
+Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`. The loaded
+files are listed in the file LOADED, unless it is "". Descriptor 0 is a Unix socket of packets. The server
+sends `ready PID` when torch is imported. Each packet that it gets is a JSON list, the arguments of `main.py`,
+with the descriptors of a lifeline, stdout, stderr, and leases. The server forks a supervisor, which forks the
+worker. When the socket is closed, the server and all that it forked end.
 
-Only imports are shared: torch and the modules that each request needs. They make no tensor and touch no
-device: CUDA cannot be used in a process that was forked after it was initialised (torch/csrc/cuda/utils.cpp,
-2.13), so a server whose import did that gives up.
+Forks share only imports, which must not touch a GPU: CUDA cannot be used in a fork of a process that
+initialised it (torch/csrc/cuda/utils.cpp, 2.13). If one does, the server starts again with torch alone.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ PREPARED = (".report", ".events", ".run")  # modules that every request needs
 
 
 class Forked(BaseException):
-    """Unwinds the server's stack in a forked worker, which then ends like any program."""
+    """Unwinds the server's stack in a forked worker, so that it can run and end like any program."""
 
 
 def load(name: str, path: str) -> Any:
-    """Load a module from its file, because no package of this project can be imported here."""
+    """Load a module from its file, because the package of aoti-debug cannot be imported here."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -60,7 +58,7 @@ def serve(server: socket.socket, supervisor: Any) -> None:
 
 
 def fork(supervisor: Any, lifeline: int) -> int:
-    """Call os.fork. Report a lack of process slots as the supervisor does."""
+    """Call os.fork. If it fails, report that as the supervisor does, and return -1."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 3.12 warns of threads, such as those of NumPy's BLAS
@@ -83,7 +81,7 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
     supervisor.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1)
 
     def become_worker(error: int, parent: int) -> None:
-        """In the worker: take over its session, directory and environment, then raise `Forked`."""
+        """In the worker: set its session, signals, directory and environment, then raise `Forked`."""
         stage = "session"
         try:
             supervisor.new_session(parent)
@@ -112,10 +110,10 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
 
 
 def import_torch(modules: list[str]) -> bool:
-    """Import torch and the modules. Return whether a fork may use them: it lacks threads that they started.
+    """Import torch and the modules. Return whether forks can use them.
 
-    A module that cannot be imported is ignored here. A device that was touched cannot be used in a fork, and
-    counting devices already touches them.
+    They cannot if the modules started threads, which a fork lacks, or touched a GPU, if only to count the
+    devices. Ignore a module that cannot be imported.
     """
     torch = importlib.import_module("torch")
     threads = len(os.listdir("/proc/self/task"))
@@ -131,7 +129,7 @@ def import_torch(modules: list[str]) -> bool:
 
 
 def write_loaded_files(path: str) -> None:
-    """Write the files and directories that this process depends on. A change of one outdates it."""
+    """List the files and directories on which this process depends. If one changes, it is outdated."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         found.update(line.split(None, 5)[5].rstrip("\n") for line in maps if ".so" in line)
@@ -156,7 +154,7 @@ def main(argv: list[str]) -> int:
         importlib.import_module(worker.PACKAGE + name)
     if loaded:
         write_loaded_files(loaded)
-    gc.freeze()  # the collector must not write to pages that are shared
+    gc.freeze()  # the collector must not write to pages that forks share
     server.send("ready {}".format(os.getpid()).encode())
     try:
         serve(server, supervisor)

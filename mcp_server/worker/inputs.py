@@ -1,11 +1,11 @@
-"""Inputs of a call: read or made, described, changed for another try, and checked for changes.
+"""Reads or makes the inputs of a call, describes them, applies changes, and finds those that a call changed.
 
-A change of elements alters only the chosen elements. An element is chosen if it fulfils all given keys:
-- `flat`: numbers of elements in row-major order; `index`: one logical index;
-- `stride`, `offset` and `end`: flat elements offset + k * stride below `end` (without it: all others);
+A change of elements alters only the chosen elements. An element is chosen if it meets all given keys:
+- `flat`: numbers of elements in row-major order; `index`: one index with a number for each dimension;
+- `stride`, `offset` and `end`: flat elements offset + k * stride, below `end` if it is given;
 - `rows`: indices along `dim` (default 0);
 - `where`: {"below": low}, {"above": high}, {"equals": value}, {"non_finite": true}, {"nan": true};
-  any one entry suffices, so that {"below": 0, "above": 9} chooses what lies outside 0..9.
+  one entry suffices, so that {"below": 0, "above": 9} chooses what lies outside 0..9.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Leaves = list[Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of one call. `flat` marks a captured list of leaves, which the loader takes unchanged."""
+    """Arguments of one call. `flat`: `args` are captured leaves, in the order that the loader takes."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -49,9 +49,9 @@ class Inputs:
 
 
 def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Sequence[Any] = ()) -> Any:
-    """`torch.load` with weights_only (`where` is its map_location); raises `Refused` with the reason.
+    """Call `torch.load` with weights_only, and `where` as map_location. Raise `Refused` if it fails.
 
-    `safe` are functions that the file may call besides those of torch.save.
+    `safe` are functions that the file may call in addition to those that torch allows.
     """
     try:
         with open(path, "rb") as file:
@@ -68,7 +68,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
             return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises almost anything on a malformed file
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        text = text.split(". This is an internal miniz")[0][:300]  # the rest is advice about checkpoints
+        text = text.split(". This is an internal miniz")[0][:300]  # drop the advice about checkpoints
         why = "cannot be read: " + text
         if isinstance(error, pickle.UnpicklingError):
             why = "holds objects that need pickle, which could run code; save only tensors, with torch.save"
@@ -78,7 +78,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
 
 
 def arrange(loaded: Any, path: str) -> Inputs:
-    """Decide what the file's object means as arguments."""
+    """Return the arguments that an inputs file means. May raise `Refused`."""
     if isinstance(loaded, torch.Tensor):
         return Inputs((loaded,), {})
     if isinstance(loaded, (list, tuple)):
@@ -94,7 +94,7 @@ def arrange(loaded: Any, path: str) -> Inputs:
 
 
 def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Draw values in float64, which represents int64 ids up to 2**53. Integers include `high`."""
+    """Return a random tensor. Integers include `high`; they are drawn in float64, exact up to 2**53."""
     name = spec.get("dtype") or "float32"
     dtype = getattr(torch, name.replace("torch.", ""), None)
     if not isinstance(dtype, torch.dtype):
@@ -112,7 +112,7 @@ def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
     if stride is not None:
         if len(stride) != values.dim() or any(step < 0 for step in stride):
             raise Refused("stride does not fit the shape", stride, "one non-negative number per dimension")
-        if 0 in stride and values.numel():  # several elements share memory: all get one value
+        if 0 in stride and values.numel():  # elements share memory: give all the same value
             shared = values.reshape(-1)[:1].repeat(span(values.shape, stride))
             values = shared.as_strided(values.shape, stride)
         else:
@@ -124,13 +124,13 @@ def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 
 
 def strided(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Return a copy with these strides in its own memory, at an allocator's usual alignment."""
+    """Return a copy with these strides in new memory, which has the allocator's alignment."""
     memory = torch.zeros(span(values.shape, stride), dtype=values.dtype, device=values.device)
     return memory.as_strided(values.shape, tuple(stride)).copy_(values)
 
 
 def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
-    """Return the inputs from a file or from specs. Each reading gives the same inputs."""
+    """Return the inputs from a file or from specs. Specs give the same values each time."""
     if asked is None:
         raise Refused("no inputs were given", None, "a file written by torch.save, or a list of specs")
     if isinstance(asked, str):
@@ -140,10 +140,10 @@ def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
 
 
 def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
-    """Return the leaves in the order in which the package takes them.
+    """Return the tensors in the order in which the package takes them.
 
-    The steps are those of `AOTICompiledModel.__call__` (torch/export/pt2_archive/_package.py, 2.13), which
-    drops every leaf that is not a tensor and compares neither keys nor structure.
+    Do as `AOTICompiledModel.__call__` does (torch/export/pt2_archive/_package.py, 2.13): drop every leaf that
+    is not a tensor, and compare neither keys nor structure.
     """
     if inputs.flat:
         return only_tensors(list(inputs.args))
@@ -151,7 +151,7 @@ def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
     if in_spec:
         from torch.export._tree_utils import reorder_kwargs
 
-        # The names of the keyword arguments in a serialised (args, kwargs) spec.
+        # The second child of a serialised (args, kwargs) spec has the names of the keyword arguments.
         names = json.loads(json.loads(in_spec)[1]["children_spec"][1]["context"] or "null") or ()
         if inputs.mapping and set(args[0]) == set(names):
             kwargs, args = dict(args[0]), ()
@@ -229,7 +229,7 @@ def _reread(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the first elements of a tensor's memory in another dtype, as many as the tensor has."""
+    """Read the tensor's memory as another dtype. Return at most as many elements as the tensor has."""
     return tensor.contiguous().view(-1).view(dtype)[: tensor.numel()]
 
 
@@ -241,7 +241,7 @@ def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _take(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Take the values of the tensor number `size` of another file of inputs."""
+    """Take the values of tensor number `size` of the inputs in `file`."""
     leaves, place = flatten(read(change.file), None), _size(change)
     if place >= len(leaves) or leaves[place].shape != tensor.shape:
         raise Refused("no such tensor in the file", place, "a tensor of shape {}".format(list(tensor.shape)))
@@ -273,7 +273,7 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "cast": lambda tensor, change: tensor.to(getattr(torch, str(change.dtype))),
     "reread": _reread,
-    # Tensors on `meta` have no values.
+    # A tensor on `meta` has no values to move: make zeros.
     "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
         str(change.device)
     ),
@@ -302,7 +302,7 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Return a mask with the shape of `tensor`. Raise `Refused` for places outside the tensor."""
+    """Return a mask of the elements that `change` chooses. Raise `Refused` for places outside the tensor."""
     masks = [torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)]
 
     def another() -> torch.Tensor:
@@ -333,7 +333,7 @@ def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _number(value: Any) -> Any:
-    """Convert text to NaN and infinities, for which JSON has no literals."""
+    """Convert text, which stands for NaN or an infinity in JSON, to a number."""
     if not isinstance(value, str):
         return value
     try:
@@ -364,7 +364,7 @@ def _size(change: Change) -> int:
 
 @contextlib.contextmanager
 def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) -> Iterator[None]:
-    """Event `changed_inputs` after a call that returned: for each input in `asked` ({index: alignment}),
+    """After the body, report `changed_inputs`: for each input in `asked` ({number: alignment in bytes}),
     whether its values changed and whether its address is misaligned.
     """
     tensors = {int(place): flat[int(place)] for place in asked if int(place) < len(flat)}
@@ -379,7 +379,7 @@ def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) ->
 
 
 def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
-    """Event `inputs`: `leaves`, with the device from which each was saved."""
+    """Report `inputs`: the leaves, each with the device on which it was saved."""
     asked = request.get("inputs")
     devices: dict[int, str] = {}
 
@@ -400,9 +400,9 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
 
 
 def _is_int32(tensor: torch.Tensor, part: InputSlice) -> bool:
-    """Whether memory that is declared as int64 has allowed values only if it is read as int32.
+    """Whether the memory of an int64 tensor has allowed values only if it is read as int32.
 
-    Only the first half of the elements counts: int32 values fill only half of the memory.
+    So many int32 values fill only half of the memory, so that only the first half of the elements counts.
     """
     half = tensor.contiguous().view(-1)[: tensor.numel() // 2]
     if tensor.dtype != torch.int64 or not half.numel():
@@ -412,11 +412,11 @@ def _is_int32(tensor: torch.Tensor, part: InputSlice) -> bool:
     return bool(inside) and 2 * int(((half < part.low) | (half > part.high)).sum()) > half.numel()
 
 
-MOST_OUTSIDE = 4  # elements that are named
+MOST_OUTSIDE = 4  # elements that the event lists
 
 
 def operate_index_values(request: InputsRequest, report: Report) -> None:
-    """Report elements of the input tensors in call order, one event `index_values` per entry of `parts`."""
+    """Report one event `index_values` for each entry of `parts`. Inputs count in call order."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
     for facts in request["parts"]:
         part = InputSlice(**facts)
@@ -425,7 +425,7 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
 
 
 def look(tensor: torch.Tensor, part: InputSlice, found: events.IndexValues) -> events.IndexValues:
-    """Return values of the part; `first` has pairs (index, value) of those `outside` its range."""
+    """Fill in what `tensor` has in this part: the range of its values, and the elements out of bounds."""
     offset, stride = part.offset, max(part.stride, 1)
     values = tensor.contiguous().view(-1)[offset : part.end : stride]
     if not values.numel():

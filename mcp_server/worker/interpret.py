@@ -1,10 +1,10 @@
 """Runs the exported program operator by operator, and checks custom operators against their fake functions.
 
-`interpret` finds the operator that raises, the first one that makes a non-finite value, and results whose
-layout differs from the fake function's. It also finds integers that do not fit their dtype.
+`interpret` finds operators that raise or make values that are not finite, results whose layout differs from
+that of the fake function, and integers that do not fit their dtype.
 
-A package reads the result of a custom operator with the layout that its fake function gave at export, without
-a check. The proxy executor calls the operator through the dispatcher, where a dispatch mode sees the call.
+A package reads the result of a custom operator in the layout that its fake function gave at export, without
+a check. The package calls the operator through the dispatcher, so that the dispatch mode `Operators` sees it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .report import Frame, Report, facts
 from .run import Expected, call, expectation, watching
 from .tensors import checksum, dtype_name, is_plain, leaf_facts, only_tensors, span
 
-# A line of a stack trace: file, line, function, and text.
+# A frame of a stack trace: file, line, function, and text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 MOST_EVENTS = 20
 MOST_RESULTS = 1000  # results of one operator whose memory is remembered
@@ -46,8 +46,8 @@ def operate(request: ExportedRequest, report: Report) -> None:
     Events: `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
     After `node_overflow`, `node_strided` or `node_training`, `compared_form` compares the outputs with the
     file `expect`. With `package`, the package makes the same call on inputs that are read again, since the
-    program may change them; `compared` compares the results, and `rounding` says whether rounding explains
-    a difference, and whether it explains what the user's check saw.
+    program may change them. Event `compared` compares the results; `rounding` says whether rounding explains
+    the difference, and the one that the user's check saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -81,7 +81,7 @@ Form = Callable[[Any], torch.fx.Interpreter]
 
 
 def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
-    """Return the other forms in which the program may have been intended."""
+    """Return other forms of the program, of which the user may have meant one."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
@@ -110,7 +110,7 @@ def _compare_forms(
 
 
 def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
-    """Run the program with same-named weights from a file."""
+    """Return an interpreter of the program with weights from a file."""
     with torch.no_grad():
         for name, value in torch.load(path, weights_only=True).items():
             if name in program.state_dict and program.state_dict[name].shape == value.shape:
@@ -119,7 +119,7 @@ def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
 
 
 def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:
-    """Run the program with the operators of `nodes` in evaluation mode."""
+    """Return an interpreter of the program with the operators of `nodes` in evaluation mode."""
     for node in module.graph.nodes:
         if node.name in nodes:
             args, kwargs = list(node.args), dict(node.kwargs)
@@ -132,7 +132,7 @@ def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:
     return torch.fx.Interpreter(module)
 
 
-MODES = ("training", "train")  # parameters of operators with a mode: batch norms, dropouts, recurrent layers
+MODES = ("training", "train")  # parameters of batch norms, dropouts and recurrent layers
 
 
 def in_training(node: torch.fx.Node) -> bool:
@@ -174,7 +174,7 @@ class Watcher(torch.fx.Interpreter):
         except Exception as error:
             if "guard" in str(n.target):
                 self._report(events.GuardFailed, n, **facts(error))
-                if _OF_RANGE.search(str(error)):  # go on: results beyond the range are also wanted
+                if _OF_RANGE.search(str(error)):  # go on, to see results outside the range, too
                     return None
             else:
                 integers = self._behind(n)
@@ -194,7 +194,7 @@ class Watcher(torch.fx.Interpreter):
             found = overflowed(result, wide) if wide is not None else None
             if wide is not None and found is not None:
                 self.overflowed.add(n.name)
-                # A rounded float is harmful only if large values are subtracted.
+                # Rounding to a float does harm only if large values are subtracted.
                 modular = wide.is_floating_point() or any(
                     word in str(user.target) for user in n.users for word in MODULAR
                 )
@@ -219,7 +219,7 @@ class Watcher(torch.fx.Interpreter):
         if odd:
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
             nan = any(bool(torch.isnan(each).any()) for each in odd)
-            # Attention masks hold -inf alone.
+            # Attention masks hold -inf, and no +inf.
             masked = not nan and not any(bool((each == float("inf")).any()) for each in odd)
             dtype = dtype_name(odd[0].dtype)
             found = {"bad_inputs": fed, "nan": nan, "masked": masked, "dtype": dtype}
@@ -230,7 +230,7 @@ class Watcher(torch.fx.Interpreter):
             if broken is None:
                 continue
             strides_only = _but_strides(broken.promised) == _but_strides(broken.returned)
-            if not (strides_only and str(node.target).startswith("aten.")):  # torch may choose
+            if not (strides_only and str(node.target).startswith("aten.")):  # aten may choose strides
                 self._report(events.FakeMismatch, node, **vars(broken))
 
     def _report(self, kind: Callable[..., events.Event], node: torch.fx.Node, **more: Any) -> None:
@@ -240,7 +240,7 @@ class Watcher(torch.fx.Interpreter):
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
-    """Return the values of the shape symbols, from the placeholders' fake sizes and the real inputs."""
+    """Return the values of the shape symbols in this call, from the sizes of the inputs."""
     found: dict[Any, int] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, leaf in zip(placeholders, leaves):
@@ -253,7 +253,7 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
 
 
 def stack_of(node: torch.fx.Node) -> list[Frame]:
-    """Return the model's frames that created the node, innermost first, without installed packages."""
+    """Return the frames that created the node, innermost first, without those of installed packages."""
     found = [match.groups() for match in FRAME.finditer(node.meta.get("stack_trace") or "")]
     return [
         Frame(file, int(line), function, code)
@@ -263,7 +263,7 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
 
 
 def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[Broken]:
-    """Return the layouts if they differ. Strides of size 1 do not count, nor do data-dependent sizes.
+    """Return both layouts if they differ. Ignore strides of dimensions of size 1, and data-dependent shapes.
 
     `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
     """
@@ -302,14 +302,14 @@ def _not_finite(value: Any) -> list[torch.Tensor]:
     return [each for each in numbers if not bool(torch.isfinite(each).all())]
 
 
-# Namespaces of torch itself. Its fake functions are trusted.
+# Namespaces of torch, whose fake functions are trusted.
 OWN = frozenset(
     {"aten", "prims", "prim", "inductor", "quantized", "_c10d_functional", "c10d", "higher_order"}
 )
 
 
 def depends_on_layout(target: Any, args: Any, kwargs: Any, result: Tensors) -> bool:
-    """Whether a user's operator gives other values for contiguous copies of its arguments."""
+    """Whether a user's operator gives other values for contiguous arguments, but the same when repeated."""
     schema = getattr(target, "_schema", None)
     if schema is None or target.namespace in OWN or schema.is_mutable:
         return False
@@ -338,7 +338,7 @@ class Contiguous(torch.fx.Interpreter):
 
 
 class Operators(TorchDispatchMode):
-    """Event `operator` for each call that breaks its schema or fake function. `repair` fixes its result."""
+    """Reports `operator` for each call that breaks its schema or fake function, and may repair the result."""
 
     def __init__(self, report: Report, repair: bool) -> None:
         super().__init__()
@@ -384,9 +384,9 @@ class Operators(TorchDispatchMode):
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _kept(self, func: Any, result: Tensors) -> bool:
-        """Whether a result has the memory of an earlier result: then the operator has kept it.
+        """Whether a result has the memory of an earlier one, which the operator has then kept.
 
-        A weak reference does not keep memory alive, but no other storage gets its identity.
+        A weak reference does not keep the memory alive, but no other storage gets the same `_cdata`.
         """
         if any(one.alias_info is not None for one in func._schema.returns):
             return False
@@ -411,7 +411,7 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """Return the values in the promised layout, cut or padded with zeros. Return a copy if none differ."""
+    """Return a copy in the promised layout, cut or padded with zeros if the shapes differ."""
     known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
     if not known or difference(fake, real, {}) is None:
         return real.clone()
@@ -438,7 +438,7 @@ def _returning(func: Any) -> list[Frame]:
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Yield tensor arguments with their declarations in the operator's schema, lists leaf by leaf."""
+    """Yield each tensor argument with its declaration in the schema; tensors of a list one by one."""
     schema = func._schema.arguments
     named = ((one, kwargs[one.name]) for one in schema if one.name in kwargs)
     for declared, value in [*zip(schema, args), *named]:
@@ -458,14 +458,14 @@ def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
     ]
 
 
-# torch computes int8 to int32 modulo their range, silently, in eager mode as in a package.
+# Torch silently wraps integers of these dtypes, in eager mode as in a package.
 NARROW = (torch.int8, torch.int16, torch.int32, torch.uint8)
-# Rounding is silent too: float32 represents every integer only up to 2**24.
+# Torch also rounds integers silently: float32 represents every integer only up to 2**24.
 ROUNDED = (torch.float16, torch.bfloat16, torch.float32)
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "pow", "square", "neg", "__lshift__", "bitwise_left_shift")
 _REDUCTIONS = ("sum", "cumsum", "prod", "cumprod", "mm", "bmm", "matmul", "mv", "dot")
 OPERATORS = frozenset("aten::" + name for name in (*_ARITHMETIC, *_REDUCTIONS, "to", "_to_copy"))
-# Operations that take a result apart by bits or a divisor: modular results may be intended, as in a hash.
+# If one of these uses a result that wrapped, the wrap may be intended, as in a hash.
 MODULAR = ("bitwise_", "__and__", "__or__", "__xor__", "remainder", "fmod", "__rshift__")
 MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are not computed again
 
@@ -487,7 +487,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
 
     def wide(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.to(torch.int64, copy=True)  # an in-place operator must not write its operand twice
+            return value.to(torch.int64, copy=True)  # because an in-place operator writes its operand
         return torch.int64 if value in NARROW else torch.float64 if value in ROUNDED else value
 
     try:
@@ -500,7 +500,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
 
 
 def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
-    """Return the first element that does not fit, with its `exact` value and the `count` of such elements."""
+    """Return the first element that does not fit its dtype, and their `count`. None if all fit."""
     if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None
     bad = result.to(wide.dtype) != wide
@@ -521,7 +521,7 @@ _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
 
 
 class Exact(torch.fx.Interpreter):
-    """Runs the program with the operators of `nodes`, and all that depends on them, in 64 bits."""
+    """Runs the program with the integer operators of `nodes` computed in 64 bits."""
 
     def __init__(self, module: Any, nodes: set[str]) -> None:
         super().__init__(module)
@@ -533,7 +533,7 @@ class Exact(torch.fx.Interpreter):
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if "_assert_tensor_metadata" in str(target):  # it compares with the traced dtype
+        if "_assert_tensor_metadata" in str(target):  # it would compare the original dtype
             return None
         found = exact(target, args, kwargs) if self.wide else None
         return super().call_function(target, args, kwargs) if found is None else found

@@ -1,7 +1,7 @@
-"""`intervene`: makes one failing call several times in one process, unchanged and with changes.
+"""`intervene`: makes a failing call several times in one process, unchanged and with changes.
 
 The package and the inputs are read once. If a call ends the process, the server continues the plan in another
-process. Delta debugging finds which of the changed elements a cure needs.
+one. If a change cures the call, delta debugging finds the elements that must change.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .tensors import describe, first_non_finite, only_tensors, unequal, unravel
 def operate(request: InterveneRequest, report: Report) -> None:
     """Make the calls of the plan, in order; event `intervening` before each and `intervened` after it.
 
-    If the original call fails, calls with a key are compared with the first reference call of that key.
-    Outputs that differ between two references depend on the fault. After a lasting CUDA error, event
+    If the unchanged call fails, calls with a key are compared with the first reference call of that key.
+    Outputs that differ between two reference calls depend on the fault. After a CUDA error that stays, event
     `poisoned` ends the plan.
     """
     trial = Trial(request, report)
@@ -51,7 +51,7 @@ def operate(request: InterveneRequest, report: Report) -> None:
 
 @dataclass
 class Made:
-    """A call that returned. `leaves` are its inputs before the call, with the changes."""
+    """A call that returned. `leaves` are its changed inputs, as they were before the call."""
 
     outputs: list[torch.Tensor]
     changes: tuple[InputChange, ...]
@@ -66,13 +66,13 @@ class Caller:
     request: InterveneRequest
     report: Report
     loader: Any = None
-    phase: str = "starting"  # the current phase, to report an error
+    phase: str = "starting"  # for the report of an error
     _alive: list[Any] = field(default_factory=list)  # constants that a user-managed update needs
     _inputs: dict[str, list[Any]] = field(default_factory=dict)
     _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
-        """Make a call of the plan with its changes and options, or the update if the last step is one.
+        """Make a call of the plan with its changes and options. If its last step is an update, do that.
 
         Raise what the call raises.
         """
@@ -126,7 +126,7 @@ class Caller:
         return [leaf.detach().clone() for leaf in only_tensors(result)]
 
     def _loaded(self, request: InterveneRequest, other: bool) -> Any:
-        """Return the package as the plan's calls use it, or loaded with `other` options for this call."""
+        """Return the package after its earlier steps. Load it again for `other` options or earlier calls."""
         before = request.get("steps", [])[:-1]
         history = any(step["do"] == "call" for step in before)
         if self.loader is not None and not (other or history or request.get("fresh")):
@@ -149,7 +149,7 @@ class Caller:
         return loader
 
     def leaves_of(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
-        """Return the leaves of the call. The first time, read them from the file or make them from specs."""
+        """Return the inputs of the call. Only the first time, read them from the file or make them."""
         source = step.get("file") or str(request.get("inputs"))
         if source not in self._inputs:
             self._inputs[source] = flatten(inputs_of(step, request), loader.get_call_spec()[0])
@@ -158,7 +158,7 @@ class Caller:
 
 @contextlib.contextmanager
 def ended_after(seconds: Optional[float]) -> Iterator[None]:
-    """End the process with status 1 after this time, whatever native code it is running."""
+    """End the process with status 1 if the body takes longer, even in native code."""
     if seconds is None:
         yield
         return
@@ -171,7 +171,7 @@ def ended_after(seconds: Optional[float]) -> Iterator[None]:
 
 @dataclass
 class Reference:
-    """Outputs to compare with, by intervention. Masks `depends` mark fault-dependent elements, if known."""
+    """Outputs to compare with. `key`: their intervention. `depends`: masks of elements the fault changes."""
 
     label: str
     outputs: list[torch.Tensor]
@@ -193,7 +193,7 @@ class Trial:
         self._made: Optional[Made] = None
 
     def make(self, planned: PlannedCall) -> CallFacts:
-        """Make one call of the plan. An exception becomes part of the facts."""
+        """Make one call of the plan. Return its facts, also if it raises."""
         label, key = planned["label"], planned.get("key", "")
         start = time.monotonic()
         try:
@@ -229,7 +229,7 @@ class Trial:
         )
 
     def _chosen(self, planned: PlannedCall) -> PlannedCall:
-        """Return the call with the first alternative that makes it right; with the last if none does."""
+        """Return the call with the first alternative that makes it right, or with the last that was tried."""
         deadline = time.monotonic() + MOST_SECONDS
         for options in (planned.get("options") or {}).get("alternatives", ()):
             planned = {**planned, "options": options}
@@ -240,15 +240,15 @@ class Trial:
     def _right(self, planned: PlannedCall) -> bool:
         try:
             outputs = self.caller.make(planned).outputs
-        except Exception:  # any exception: the call fails with these options
+        except Exception:  # the call fails with these options
             return False
         return not any(bool(mask.any()) for mask in self._faults(outputs))
 
     def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """Return the facts of the last call, with the fewest changed elements that cure it.
+        """Return the facts of the last call, with the fewest changed elements or constants that cure it.
 
-        Call this after reporting the facts, since a call of the search may end the process. If the original
-        call failed, compare outputs with those of a call with only these elements changed.
+        Report the facts before, since a call of the search may end the process. If the unchanged call failed,
+        compare the outputs with those of a call in which only these elements change.
         """
         options = planned.get("options") or {}
         if options.get("updates"):
@@ -259,7 +259,7 @@ class Trial:
         if made is None or search is None or not (places := search.run()):
             return found
         if self.reference is None:
-            # Change only these places, to two values in turn: outputs that differ depend on the fault.
+            # Set these elements to one value, then to another: outputs that differ depend on the fault.
             one, two = search.outputs(places), search.outputs(places, other=True)
             if one is not None and two is not None:
                 self.reference = Reference("smallest", one, found.key, differing(one, two, self.limits))
@@ -274,14 +274,14 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _given(self, planned: PlannedCall) -> tuple[str, ...]:
-        """Return the smallest set of the given constants that cures the call. Empty if no set does."""
+        """Return the fewest constants that cure the call if an update gives them. Empty if none do."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         names = [name for name in update.get("names") or given_constants(update) if name in known]
         return self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
 
     def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """Return the facts with the smallest set of constants that an update must omit to cure the call."""
+        """Return the facts with the fewest constants that cure the call if an update omits them."""
         omitted = (planned.get("options") or {})["omitted"]
         names = self._fewest(planned, omitted, lambda part: {"omitted": list(part)})
         given: dict[str, torch.Tensor] = {}
@@ -295,7 +295,7 @@ class Trial:
     def _fewest(
         self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
     ) -> tuple[str, ...]:
-        """Return a smallest set of constants that makes the call right. Empty if all together do not."""
+        """Return a smallest part of `names` with which the call is right. Empty if all do not suffice."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:
@@ -307,7 +307,7 @@ class Trial:
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Optional[Search]:
-        """Return a search. None for options, a check command, kept state, or a broken CUDA context."""
+        """Return a search. None with options, a check, earlier calls, or after a failed call on a GPU."""
         caller, made, steps = self.caller, self._made, self.request.get("steps", [])
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
         if made is None or self.request.get("check") or planned.get("options") or stateful or not made.leaves:
@@ -317,10 +317,10 @@ class Trial:
         step = steps[-1] if steps else Step()
 
         def good(leaves: list[Any]) -> Optional[list[torch.Tensor]]:
-            """Return the outputs of a call without faulty elements. None if it has any."""
+            """Return the outputs of the call. None if it fails or an output has a faulty element."""
             try:
                 outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
-            except Exception:  # any exception: the call fails with these values
+            except Exception:  # the call fails with these values
                 return None
             return None if any(bool(mask.any()) for mask in self._faults(outputs)) else outputs
 
@@ -331,7 +331,7 @@ class Trial:
         return faults(outputs, expected, self.request.get("infinities", False), self.limits)
 
     def _compare(self, planned: PlannedCall, outputs: list[torch.Tensor]) -> Optional[Comparison]:
-        """Compare with the reference, then update it."""
+        """Compare with the reference, then update the reference."""
         label, key = planned["label"], planned.get("key", "")
         if self.reference is not None and self.reference.key not in ("", key):
             self.reference = None
@@ -357,7 +357,7 @@ class Trial:
 
 
 def _poisoned() -> bool:
-    """Whether every further CUDA call of this process would raise the error of an earlier kernel."""
+    """Whether every later CUDA call of this process would raise the error of an earlier kernel."""
     if not torch.cuda.is_initialized():
         return False
     try:
@@ -378,7 +378,7 @@ Places = list[tuple[int, int]]  # input, flat index of the element in row-major 
 
 @dataclass
 class Search:
-    """The fewest changed elements that cure `call`, which returns the outputs, or None if it failed."""
+    """Finds the fewest changed elements that cure `call`, which returns None if it fails."""
 
     original: list[Any]
     changed: list[Any]
@@ -386,7 +386,7 @@ class Search:
     calls: int = 0
 
     def run(self) -> Places:
-        """Return the smallest set of places found to cure the call. Empty if all of them together do not."""
+        """Return the fewest places found to cure the call. Empty if all together do not."""
         deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:
@@ -401,7 +401,7 @@ class Search:
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
-        """Return the differing elements. Empty if a layout differs or there are over `MOST_ELEMENTS`."""
+        """Return the changed elements. Empty if a layout changed or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
@@ -412,14 +412,14 @@ class Search:
         return found if len(found) <= MOST_ELEMENTS else []
 
     def outputs(self, places: Sequence[tuple[int, int]], other: bool = False) -> Optional[list[torch.Tensor]]:
-        """Return outputs with only these places changed; with `other`, to another valid input value."""
+        """Make the call with only these elements changed. With `other`, set them to another valid value."""
         self.calls += 1
         leaves = list(self.original)
         for number in {number for number, _ in places}:
             flat, after = leaves[number].reshape(-1).clone(), self.changed[number].reshape(-1)
             at = torch.tensor([place for of, place in places if of == number], device=flat.device)
             values = after[at]
-            if other:  # a valid value of the input other than the one that the change sets, if there is one
+            if other:  # take a value of the unchanged elements, different from the one set by the change
                 kept = flat[flat == after].unique()
                 choices = [(kept[kept != value], value) for value in values]
                 values = torch.stack([kept[0] if kept.numel() else value for kept, value in choices])

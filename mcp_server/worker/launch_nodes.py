@@ -1,11 +1,11 @@
-"""Says which launch stores which program node where, and computes a node's value from those of others.
+"""Finds which node of the program each tensor of a launch holds, and computes nodes from known values.
 
-A launch carries out several nodes and stores few of them. A tensor holds the node of which every reader
-carries out a user, and not the node itself.
+A launch carries out several nodes and stores few of them. A tensor holds a node if each launch that reads the
+tensor carries out a user of the node, and not the node itself.
 
 `Replacement` makes a call with chosen launches in eager mode: values of the program replace their outputs.
-They are computed from the tensors that the launch reads if these hold known nodes, otherwise from the call's
-inputs.
+They are computed from tensors that the launch reads, where these hold known nodes, and else from the inputs
+of the call.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
 from .tensors import laid_out, only_tensors
 
-Known = tuple[str, int, bool]  # a value: its node, number, and whether it lacks the product's bias
-RETURNED = -1  # marks the caller as a reader of a tensor
-Value = TypeVar("Value")  # a tensor, or what represents one
+Known = tuple[str, int, bool]  # node, number of its result, and whether it is a product without its bias
+RETURNED = -1  # as a reader: the caller, to whom the tensor is returned
+Value = TypeVar("Value")  # a tensor or a placeholder for one
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The value in a tensor: number `place` of the results of a node; with `product`, without its bias."""
+    """A value that a tensor may hold: result number `place` of a node, with `product` without its bias."""
 
     node: str
     place: int
@@ -45,10 +45,10 @@ class Stored:
 
 
 class ProgramGraph:
-    """The nodes of an exported program, by the launches that carry them out (`nodes`).
+    """The graph of an exported program. `nodes`: the nodes that each launch carries out.
 
-    Nodes without a launch (mostly views) pass values on. After an operator mutates one of its arguments, this
-    argument represents the operator's result.
+    Nodes without a launch (mostly views) pass values on. An argument that an operator mutates stands for the
+    result of the operator from then on.
     """
 
     def __init__(self, module: Any, nodes: Mapping[int, Sequence[str]]) -> None:
@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """Return the nodes with a launch that use a node's value, also through views, and `output`."""
+        """Return the nodes with a launch that use this node, also through views, and `output` if it does."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:
@@ -96,9 +96,9 @@ class ProgramGraph:
     def candidates(
         self, launch: int, expected: Mapping[str, list[Expected]], read: Collection[str]
     ) -> Iterator[Stored]:
-        """Return what a launch may store, if its value is known. `read` are names of constants that it reads.
+        """Yield the known values that a launch may store. `read` are the constants that it reads.
 
-        For a product with a bias, this is the whole result if the launch itself reads the bias.
+        If the launch reads the bias of a product, it does not store the product without it.
         """
         for name in sorted(self.nodes.get(launch, ())):
             node = self.by_name.get(name)
@@ -111,7 +111,7 @@ class ProgramGraph:
     def copied(
         self, launches: Sequence[int], own: Mapping[str, Expected], shape: Sequence[int]
     ) -> Iterator[Stored]:
-        """Return inputs and constants, broadcast to a shape, that a launch copies for itself or readers."""
+        """Yield inputs and constants, broadcast to a shape, that nodes of these launches use."""
         names = {name for launch in launches for name in self.nodes.get(launch, ())}
         taken = {one.name for name in names if name in self.by_name for one in self.takes[self.by_name[name]]}
         for name in sorted(taken & own.keys()):
@@ -119,14 +119,14 @@ class ProgramGraph:
                 yield Stored(name, 0, replace(own[name], eager=own[name].eager.expand(tuple(shape))))
 
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
-        """Whether each of the launches carries out a user of the node or, for a product, the node itself."""
+        """Whether each reader carries out a user of the node or, for a product, the node itself."""
         uses = self.uses(stored.node)
         wanted = {stored.node} if stored.product else uses
         carried = [{"output"} if one == RETURNED else self.nodes.get(one, frozenset()) for one in readers]
         return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
-        """Whether the launch computes the whole value: then no reader computes a part of the node.
+        """Whether the launch computes the whole value, so that no reader carries out the node, too.
 
         A library call computes the whole value of its only node.
         """
@@ -141,9 +141,9 @@ class ProgramGraph:
         leaves: Sequence[Any],
         report: Report,
     ) -> list[torch.Tensor]:
-        """Return values of nodes (name, place, product) in eager mode, from `known` values and the inputs.
+        """Compute nodes, each (name, place, product), in eager mode from `known` values and the inputs.
 
-        For a known product, only the bias is added.
+        To a known product, only add its bias.
         """
         recorder = Recorder(self.module, frozenset(), 0, report)
         env = recorder.env
@@ -158,7 +158,7 @@ class ProgramGraph:
                 continue
             bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
-            # An operator must not mutate the program's own buffer.
+            # If an operator mutates a buffer, give it a copy.
             mutated = node.op == "get_attr" and any(node in self.mutated[user] for user in node.users)
             env[node] = value.clone() if mutated else value
             if node in ends:
@@ -170,9 +170,9 @@ class ProgramGraph:
     def needed(
         self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
     ) -> set[Node]:
-        """Return the nodes to evaluate for the wanted ones. A known product only needs its bias.
+        """Return the nodes to evaluate for the wanted ones, if those in `also` are known, too.
 
-        The nodes in `also` count as known.
+        A known product only needs its bias.
         """
         ready = {*self.inputs, *self.whole_values(known), *also}
         products = self.products(known)
@@ -188,7 +188,7 @@ class ProgramGraph:
         return needed
 
     def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Return known values by node, except products. A mutated argument has its operator's result."""
+        """Return known values by node, except products. Arguments that an operator mutates are among them."""
         return {
             one: value
             for (name, place, product), value in known.items()
@@ -224,19 +224,19 @@ def _mutated(node: Node) -> list[Node]:
 
 
 def _holders(node: Node, place: int) -> list[Node]:
-    """Return the node itself or, if it has several results, the nodes that select this one."""
+    """Return the node itself or, if it has several results, the nodes that select result `place`."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [node]
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """Return the same values in logical order and another shape."""
+    """Return the values, in row-major order, in another shape and dtype."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy the values into the memory of a launch, and wait for the copy."""
+    """Copy `value` into a tensor of the package, and wait for the copy."""
     tensor.copy_(reshaped(value, tensor.shape))
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
@@ -244,7 +244,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
-    """Make a call in which a subscriber changes what launches wrote. Raises `Refused` if the call fails."""
+    """During the body, let `take` change what launches wrote. Raise `Refused` if it raised."""
     with subscribed(take, report) as libraries:
         yield
     failure = next((library.failure for library in libraries if library.failure), None)
@@ -256,7 +256,7 @@ HIDDEN = "launch {} reads no value of the program: eager mode would replace the 
 
 
 class Replacement:
-    """The program of a plan, read once. `during` makes a call with chosen launches replaced."""
+    """Replaces launches with the program of a plan, which is read once."""
 
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
@@ -283,7 +283,7 @@ class Replacement:
 
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
-        """Raise `Refused` if a launch was not replaced, because the call then proves nothing."""
+        """Replace the launches in the body. Raise `Refused` if the call does not reach them all."""
         self.launches, self.replaced = launches, set()
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         with changing(self.take, self.report):
@@ -315,7 +315,7 @@ class Replacement:
         return False
 
     def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
-        """Return the wrong launches whose nodes would also be evaluated, given only the call's inputs."""
+        """Return other wrong launches whose nodes would be evaluated to replace this launch."""
         own = self.plan["nodes"].get(str(launch), ())
         needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
         return [
@@ -327,14 +327,14 @@ class Replacement:
         ]
 
     def computed(self, launch: int) -> dict[str, LaunchJudged]:
-        """Return the values of nodes that a launch stores, without copies of inputs and constants."""
+        """Return the node that each tensor of a launch stores, unless it copies an input or constant."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 
     def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
-        """Return copies of what the launch is about to read, by node and place: tensors and constants.
+        """Return copies of the tensors and constants that the launch is about to read, by what they hold.
 
-        If a launch reads a view, the whole memory is taken in the layout of its writer or of the program.
+        If it reads a view, copy the whole tensor in the layout of its writer or of the program.
         """
         found: dict[Known, torch.Tensor] = {}
         flow = self.plan["flow"].get(str(launch))

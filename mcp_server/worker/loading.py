@@ -1,7 +1,7 @@
-"""Packages and exported programs: loaded, with their constants updated as captured, or compiled with options.
+"""Loads packages and exported programs, updates their constants as captured, and compiles with options.
 
-If torch cannot save or reload an exported program, the script that compiles it is run to get it. Reasons in
-2.13: some higher-order operators (flex_attention), sparse weights, a user's Triton kernels.
+Torch 2.13 cannot save or reload programs with some higher-order operators (flex_attention), sparse weights or
+a user's Triton kernels. To get such a program, the script that compiles it is run again.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ _alive: list[dict[str, torch.Tensor]] = []
 def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
     """Return the `AOTIModelPackageLoader` of a package.
 
-    The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
-    behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
-    loads weights that the package keeps in files next to its .so, and calling such a model is a segmentation
-    fault: with `weights` they are loaded here.
+    `load_package` (torch/_inductor/package/package.py, 2.8-2.15) would probe the CPU's ISA (tens of seconds
+    on some machines), and hide the first error behind a second attempt. Neither loads weights that are in
+    files next to the .so, without which a call is a segmentation fault. With `weights`, this function does.
     """
     package = request["package"]
     if not os.path.exists(package):
@@ -96,7 +95,7 @@ def _load_weight_files(loader: Any, package: str, model: str) -> None:
 
 
 def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> Any:
-    """Load the package, or the bare .so as `torch._export.aot_load` does. Make its CUDA device current."""
+    """Load the package, or a bare .so like `torch._export.aot_load`. Make `current_device` current."""
     if request.get("library"):
         library, device = request["library"], request.get("device", "cpu")
         report.phase("loading", library)
@@ -109,12 +108,12 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
         loader = load(request, report, weights=weights)
     place = request.get("current_device")
     if place is not None and (place or torch.cuda.is_initialized()):
-        torch.cuda.set_device(place)  # a load that names a device makes it current
+        torch.cuda.set_device(place)  # because the load may have made another device current
     return loader
 
 
 def given_constants(step: Step) -> dict[str, torch.Tensor]:
-    """Return the constants that an update gives."""
+    """Return the constants of an update, by name."""
     if "own" in step:
         own = step["own"]
         dtype = getattr(torch, own["dtype"])
@@ -132,13 +131,13 @@ def given_constants(step: Step) -> dict[str, torch.Tensor]:
     return dict(load_file(step["file"]))
 
 
-FULL_UPDATE = 1  # the argument that makes an update demand every constant
+FULL_UPDATE = 1  # position of the argument with which an update must give every constant
 
 
 def update_package(
     loader: Any, step: Step, report: Report, changed: Optional[ReplayRequest] = None
 ) -> dict[str, torch.Tensor]:
-    """Apply one update, as the request `changed` alters it. The caller must keep the result alive."""
+    """Apply an update, altered by `changed`. Return its constants, which the caller must keep alive."""
     changed = changed or {}
     cast = changed.get("cast", {})
     constants = given_constants(step)
@@ -170,7 +169,7 @@ def update_package(
 
 
 def update_program(module: Any, step: Step, report: Report) -> None:
-    """Apply one update to an eager module; event `not_applied` for each constant that it cannot take."""
+    """Apply an update to an eager module. Report `not_applied` for each constant that does not fit it."""
     known = constants_of(module)
     known.update({name.replace(".", "_"): tensor for name, tensor in known.items()})
     for name, value in load_file(step["file"]).items():
@@ -189,13 +188,13 @@ def constants_of(module: Any) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-# Members that torch.export.save writes: from 2.8 on, and before.
+# Members of an archive of torch.export.save: since 2.8, and before.
 MARKS = ("models/", "serialized_exported_program.json")
 EXPORTED = "a file of torch.export.save"
 
 
 def load_exported(request: ExportedRequest, report: Report) -> Any:
-    """Load the `ExportedProgram` of a file, or of `made_by` if no file has it. May raise `Refused`."""
+    """Load the program from its file, or, if that cannot be loaded, from `made_by`. May raise `Refused`."""
     path, made_by = request.get("exported"), request.get("made_by")
     if path is None and made_by:
         return recapture(made_by, report)
@@ -223,11 +222,11 @@ def _check_exported(path: str) -> None:
 
 
 class _ProgramFound(BaseException):
-    """Ends the script. No handler of the script catches it."""
+    """Ends the script. Not an Exception, so that the script does not catch it."""
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """Run the script up to that compile in this process; return the compiled program. May raise `Refused`."""
+    """Run the script in this process up to that compile. Return its program. May raise `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -252,7 +251,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     try:
         for name, function in originals.items():
             setattr(torch._inductor, name, partial(counting, function))
-        # As with `python script args`. What the script registers stays registered.
+        # Like `python script args`, but operators that the script registers stay registered.
         sys.argv[:] = [script, *made_by.get("args", ())]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
@@ -268,7 +267,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
 
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
-    """Return the program with its (args, kwargs)."""
+    """Return the program, args and kwargs."""
     program = load_exported(request, report)
     report.phase("reading_inputs")
     return (program, *arguments(program, request))
@@ -304,7 +303,7 @@ def _given_arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any,
 
 
 def operate_compile(request: CompileRequest, report: Report) -> None:
-    """Event `compiled`, after `compiling`."""
+    """Compile the program. Report `compiled`."""
     package, seconds = compiled(load_exported(request, report), request, report)
     report.event(Compiled(package, seconds, os.path.getsize(package)))
 
@@ -312,10 +311,7 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 def compiled(
     program: Any, request: CompileRequest, report: Report, more: Optional[Configs] = None
 ) -> tuple[str, float]:
-    """Compile a program to `package_path`. Return the package, and the seconds of the compile.
-
-    `more` are options in addition to those of the request.
-    """
+    """Compile a program to `package_path`, with `more` options. Return the path and the seconds."""
     configs = {**decode(request.get("inductor_configs") or {}), **(more or {})}
     report.phase("importing_inductor")
     from torch._inductor import aoti_compile_and_package
@@ -332,16 +328,16 @@ def compiled(
 def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
     """Compile the file `changed` with Inductor, and write its binary to `target`; event `recompiled`.
 
-    The source does not have the configuration that autotuning chose. It is the one whose compile of
-    `original` gives the package's code, else the only one with the warps, shared bytes and blocks of the
-    launch. Code with an assertion contains its line number, which differs in another file.
+    The source does not say which configuration autotuning chose. Take the one with which `original` compiles
+    to the code in the package. An assertion puts its line number into the code, so that there may be none:
+    then take the only one with the warps, shared bytes and blocks of the launch.
     """
     kernel, shared = request["kernel"], request.get("shared")
     if not torch.cuda.is_available():
         raise Refused("compiling a Triton kernel needs the GPU that it is for", kernel)
     from torch._inductor import config
 
-    config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
+    config.use_static_cuda_launcher = False  # which keeps no binary (torch/_inductor/runtime, 2.8-2.15)
     report.phase("compiling_kernel", kernel)
     before = _compiled(request["original"], kernel, "aoti_debug_original")
     chosen, by = _chosen(before, request)
@@ -359,7 +355,7 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
 
 
 def _compiled(path: str, name: str, module: str) -> list[Any]:
-    """Return the results of Inductor's own compile, one for each configuration."""
+    """Compile a kernel as Inductor does. Return one result for each configuration."""
     loaded = module_of(path, module)
     run(loaded)
     kernel = getattr(loaded, name, None)
@@ -373,7 +369,7 @@ def _compiled(path: str, name: str, module: str) -> list[Any]:
 
 
 def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
-    """Return the result whose configuration the package was compiled with, and how it was identified."""
+    """Return the result with the configuration of the package, and by what it was recognised."""
     with open(request["binary"], "rb") as file:
         code = code_of(file.read())
     same = [one for one in results if code_of(one.kernel.asm["cubin"]) == code]
@@ -398,9 +394,9 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:
-    """Return the code sections of a 64-bit ELF file, without line tables, which name the source's path.
+    """Return the code sections of a 64-bit ELF file by name. Empty for any other file.
 
-    Empty for any other file. Offsets as in the ELF specification, version 1.2.
+    Line tables are omitted: they have the source's path. Offsets: ELF specification, version 1.2.
     """
     if binary[:5] != b"\x7fELF\x02" or len(binary) < 64:
         return {}

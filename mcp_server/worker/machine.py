@@ -1,7 +1,7 @@
 """What this interpreter and this machine provide.
 
-`probe` reports it from a process with torch. Run as a script, this file prints where the headers of torch and
-CUDA lie, as one JSON object; it must be quick, so it imports the standard library only.
+`probe` reports versions and GPUs. As a script, this file prints the directories of the headers of torch and
+CUDA as a JSON object. To be quick, the script imports only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def operate(_request: Request, report: Report) -> None:
     """
     import torch
 
-    from .events import Cuda, Gpu, Python  # missing if this file runs as a script
+    from .events import Cuda, Gpu, Python  # a script has no relative imports
 
     report.event(Python(platform.python_version(), _triton_version()))
     why, driver = "this torch is built without CUDA", None
@@ -56,7 +56,7 @@ def _triton_version() -> Optional[str]:
 
 
 def _initialise_cuda() -> tuple[str, Optional[int]]:
-    """Return why CUDA is not available, and the driver's version."""
+    """Return why CUDA is not available, "" if it is, and the driver's version."""
     import torch
 
     driver = ctypes.c_int()
@@ -81,8 +81,8 @@ def headers() -> dict[str, object]:
     include = os.path.join(torch, "include")
     api = os.path.join(include, "torch", "csrc", "api", "include")
     own = [include, api, sysconfig.get_paths()["include"]]
-    # Toolkits of the machine first: pip packages often lack headers (nvidia-cuda-runtime does). From `cu13`
-    # on, one pip package has all; CUDA 12 is split by component. Triton contains a copy.
+    # Toolkits of the machine come first, because pip packages (nvidia-cuda-runtime) often lack headers. For
+    # CUDA 13, all are in the directory `cu13`; for CUDA 12, each component has one. Triton contains a copy.
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
     cuda = [os.path.join(root, "include") for root in roots if root]
     parts = sorted(name for name in os.listdir(nvidia) if name.startswith("cu")) if nvidia else []

@@ -26,14 +26,13 @@ PACKAGE = "_aoti_debug_worker"
 
 
 class Operation(NamedTuple):
-    """One operation of the worker: a module here with its `function`, which gets (request, report).
+    """An operation of the worker. `function` is `module.name`; it is called with (request, report).
 
     `loads`: it loads a package, and compiles nothing. `leases`: it may use a GPU. `forks`: it can run in a
-    fork of a process that has imported torch. Not `probe`, which describes a fresh interpreter, nor
-    `compile`, whose compiler processes depend on how they were started. `left_at_once`: it ends with
-    `os._exit`, because all its results are in its report and files. A normal exit costs as much as the
-    operation: 0.3 s of processor time after the import of torch, 0.5 s in a fork, where each page that is
-    touched is copied first.
+    fork of a process that has imported torch. `probe` cannot, because it describes a fresh interpreter, nor
+    can `compile`, whose compiler processes depend on how they were started. `left_at_once`: it ends with
+    `os._exit`, because its results are in files by then and a normal exit takes 0.3 s of processor time, or
+    0.5 s in a fork, which copies each page that it touches.
     """
 
     function: str
@@ -84,7 +83,7 @@ def drop_script_dir() -> None:
 
 
 def register_as_package() -> None:
-    """Make this directory a package under a private name, unless it is one already. The hook needs it too."""
+    """Make this directory a package under a private name, unless it is one. The hook calls this, too."""
     if PACKAGE in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(
@@ -100,7 +99,7 @@ def run_operation(request: Request, report: Report) -> int:
     """Run the requested operation and return the exit status."""
     failures, events = (importlib.import_module(PACKAGE + name) for name in (".report", ".events"))
     try:
-        if request.get("temporary"):  # loaders unpack here; what a crash leaves is deleted with the job
+        if request.get("temporary"):  # deleted with the job, and so are the files that a crash leaves there
             os.environ["TMPDIR"] = request["temporary"]
             tempfile.tempdir = None
         report.phase("importing_torch", request["operation"])
@@ -117,7 +116,7 @@ def run_operation(request: Request, report: Report) -> int:
         return 2
     except BaseException as error:
         report.event(events.Failed(during=report.last, **failures.facts(error)))
-        traceback.print_exc()  # for readers of logs
+        traceback.print_exc()  # the report has only type and text
         return 1
     report.phase("finished")
     return 0
@@ -126,7 +125,7 @@ def run_operation(request: Request, report: Report) -> int:
 def main(argv: list[str]) -> int:
     register_as_package()
     reports = importlib.import_module(PACKAGE + ".report")
-    if reports.rank() not in ("", "0"):  # rank 0 does the work
+    if reports.rank() not in ("", "0"):  # of several ranks, only rank 0 works
         return 0
     drop_script_dir()
     sys.path.append(os.getcwd())  # last, so that it shadows no module

@@ -1,8 +1,8 @@
 """`observe`: runs an instrumented package and records the tensors that its launches read and write.
 
-Tensors are saved as safetensors files, in pieces and without the library of that name. Format: 8 bytes
-little-endian length of a JSON header, the header (padded with spaces to 8 bytes), the values in row-major
-order. The header maps the tensor's name to dtype, shape and byte range, `__metadata__` to text.
+Tensors are saved as safetensors files, piece by piece and without that library. Format: the length of a JSON
+header in 8 bytes, little-endian; the header, padded with spaces to a multiple of 8 bytes; the values in
+row-major order. The header has dtype, shape and byte range by name, and texts as `__metadata__`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def operate(request: ObserveRequest, report: Report) -> None:
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
-MOST_TURNS = 100_000  # tensors of one name that are saved
-LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
+MOST_TURNS = 100_000  # saved tensors of one name
+LONGEST = {"kernel": 120, "name": 60}  # characters, because a file name may have 255 bytes
 
-# The format's names of dtypes.
+# Names of dtypes in safetensors.
 _NAMES = {"bool": "BOOL", "bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3"}
 _NAMES.update(
     {"{}{}".format(kind, n): kind[0].upper() + str(n) for kind in ("int", "uint") for n in (8, 16, 32, 64)}
@@ -64,7 +64,7 @@ _NAMES.update({"float{}".format(n): "F{}".format(n) for n in (16, 32, 64)})
 
 
 def stem(launch: int, kernel: str, name: str, phase: str) -> str:
-    """Return `<launch>-<kernel>-<arg>-<before|after>` without characters that a file name cannot contain."""
+    """Return `<launch>-<kernel>-<name>-<phase>`, with `_` for characters that a file name cannot have."""
     kernel, name = (
         "".join(char if char.isalnum() or char in "_." else "_" for char in text) for text in (kernel, name)
     )
@@ -72,7 +72,7 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
 
 
 def _create(directory: str, stem: str) -> tuple[str, int]:
-    """Create a file for `stem` that only its owner can read. Return its path and descriptor."""
+    """Create a new file for `stem` that only its owner can read. Return its path and descriptor."""
     for turn in range(1, MOST_TURNS):
         name = stem if turn == 1 else "{}.{}".format(stem, turn)
         path = os.path.join(directory, name + ".safetensors")
@@ -84,8 +84,8 @@ def _create(directory: str, stem: str) -> tuple[str, int]:
 def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, object]) -> str:
     """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
 
-    Existing files are kept: further runs of a launch, in a loop or a later call, get `.2`, `.3`. Complex
-    values are written as pairs. Raises `KeyError` for a dtype that the format does not have.
+    Existing files are kept: if a launch runs again, in a loop or a later call, its files get `.2`, `.3`.
+    Complex values are written as pairs. Raise `KeyError` for a dtype that the format does not have.
     """
     flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     size = flat.numel() * flat.element_size()
@@ -102,11 +102,11 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     return path
 
 
-METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")  # facts of a saved tensor
+METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")  # kept in the file
 
 
 class Saver:
-    """Saves into `directory`, or nowhere if that is None; `cap` limits the total bytes."""
+    """Saves tensors into `directory`, at most `cap` bytes. Without a directory, it saves nothing."""
 
     def __init__(self, directory: Optional[str], cap: int) -> None:
         self.directory = directory
@@ -123,7 +123,7 @@ class Saver:
             name = facts.name or facts.parameter
             metadata = {key: getattr(facts, key) for key in METADATA}
             place = stem(facts.launch, facts.kernel, name, facts.phase)
-            # A dtype outside the format, or a full disk.
+            # The format does not have the dtype, or the disk is full.
             with contextlib.suppress(KeyError, OSError):
                 return write(self.directory, place, name, tensor, metadata)
         self.refused += 1
@@ -134,7 +134,7 @@ BITS = {"before": 1, "after": 2}
 
 
 class Observer:
-    """Receives the events of all libraries of one observation."""
+    """Handles the probe events of all libraries."""
 
     def __init__(self, request: ObserveRequest, report: Report) -> None:
         self.request = request
@@ -148,14 +148,14 @@ class Observer:
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
-        """Return the launches that the C++ side lets through. None if all are requested in both phases."""
+        """Return the phases of each launch in which the probes call back. None: both phases of all."""
         bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
         if launches is None:
             return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
         return bytes(bits if n in launches else 0 for n in range(max(launches, default=0) + 1))
 
     def take(self, event: Event) -> bool:
-        """Look at one launch in one phase; true stops the run."""
+        """Look at one launch in one phase. Return whether to stop the run."""
         kernel = event.kernel.decode()
         phase = "after" if event.phase == AFTER else "before"
         if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
@@ -165,7 +165,7 @@ class Observer:
         return any(bad) and self.request.get("stop_at_first_bad", False)
 
     def _argument(self, event: Event, kernel: str, phase: str, argument: Argument) -> bool:
-        """Report one argument. Returns whether its values are bad; minus infinity may be a mask."""
+        """Report one argument. Return whether its values are bad. Only -inf is not, as it may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
         if not self._wants(event.launch, phase, name, parameter, role):
@@ -190,7 +190,7 @@ class Observer:
         return facts.outside is not None or (odd is not None and odd.value != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
-        """Whether to look at an argument. Before a launch, only arguments that already have values."""
+        """Whether to look at an argument. Before a launch, only those that have values by then matter."""
         if not {name, parameter} & set(self.request.get("names", [name])):
             return False
         if phase == "after":

@@ -1,7 +1,7 @@
 """The Python side of the launch probes of an instrumented package.
 
-Mirrors `probes/native/probes.h`. Each instrumented library has its own state, reached through a symbol of
-that library, so that several packages and runners stay separate.
+The structures mirror `probes/native/probes.h`. Each instrumented library has its own state, which one of its
+symbols returns, so that several packages stay separate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROLES = {1: "read", 2: "written", 3: "read_write"}
 
 
 class Argument(ctypes.Structure):
-    """`aoti_debug::Argument`."""
+    """`aoti_debug::Argument` of probes.h."""
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -42,7 +42,7 @@ class Argument(ctypes.Structure):
 
 
 class Event(ctypes.Structure):
-    """`aoti_debug::Event`: valid only during the callback."""
+    """`aoti_debug::Event` of probes.h, valid only during the callback."""
 
     _fields_ = [
         ("version", ctypes.c_uint32),
@@ -73,7 +73,7 @@ class State(ctypes.Structure):
 
 
 class Library:
-    """The probes of one loaded library. The subscriber is kept alive here: hold on to this object."""
+    """The probes of a loaded library. Keep this object alive as long as it has a subscriber."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -82,10 +82,10 @@ class Library:
         self.failure: Optional[str] = None
 
     def subscribe(self, subscriber: Callable[[Event], bool], mask: Optional[bytes] = None) -> None:
-        """Call `subscriber` at each launch phase whose bit (1 before, 2 after) is set in `mask[launch]`.
+        """Call `subscriber` before (bit 1) and after (bit 2) launches, as `mask[launch]` says.
 
-        A true result stops the run with a RuntimeError. An exception is kept in `failure` and stops nothing:
-        the workload is not to blame, and a C callback would lose it.
+        A true result stops the call with a RuntimeError. An exception does not, since the workload is not to
+        blame. It is kept in `failure`, because ctypes would drop it.
         """
 
         def guarded(event: Any) -> int:
@@ -103,7 +103,7 @@ class Library:
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def unsubscribe(self, report: Report) -> None:
-        """Stop calling the subscriber. Phase `observer_failed` if it raised; the workload is not at fault."""
+        """Stop calling the subscriber. Report `observer_failed` if it raised."""
         self._state.subscriber = None
         if self.failure:
             report.phase("observer_failed", self.failure[-4000:])
@@ -138,9 +138,9 @@ def subscribed(
     before: Collection[str] = (),
     mask: Optional[bytes] = None,
 ) -> Iterator[list[Library]]:
-    """Send the launches of the libraries that were loaded since `before` to `take`.
+    """During the body, call `take` for the launches of each library loaded since `before`.
 
-    Raise `Refused` if none of them is instrumented.
+    Yield the libraries. Raise `Refused` if none of them is instrumented.
     """
     libraries = find_libraries(before)
     if not libraries:
@@ -160,7 +160,7 @@ def arguments(event: Event) -> Iterator[Argument]:
 
 
 class _Shim:
-    """Turns a borrowed handle into a separate tensor, without stealing the handle."""
+    """Makes a tensor of a handle that belongs to the package, which keeps it."""
 
     def __init__(self) -> None:
         name = {"darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")
@@ -172,12 +172,12 @@ class _Shim:
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._delete = library.aoti_torch_delete_tensor_object
         self._delete.argtypes = [ctypes.c_void_p]
-        # Whether `steal` leaves its handle behind in spite of its name, as in 2.11 and 2.13. Unless deleted,
-        # such a handle keeps the tensor's memory to the end of the process.
+        # Whether `alloc_tensor_by_stealing_from_void_ptr` does not free its handle (seen in 2.11 and 2.13).
+        # Such a handle keeps the tensor's memory in use until it is deleted.
         self._leaves: Optional[bool] = None
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
-        """Return the tensor; torch itself converts an undefined tensor to None."""
+        """Return the tensor. None if it is undefined or its handle cannot be copied."""
         copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
             return None
@@ -192,7 +192,7 @@ class _Shim:
         return tensor
 
     def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
-        """Return a copy of the handle and the tensor made from it. None if it cannot be copied."""
+        """Return a copy of the handle, and the tensor made from it. Both are None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None, None
@@ -203,14 +203,14 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
-    """Return the live tensor behind an argument, which shares the model's memory. None if there is none."""
+    """Return the tensor of an argument, in the memory of the model. None if it has none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)
 
 
 def strided(argument: Argument) -> Optional[torch.Tensor]:
-    """Return an argument's live tensor once the device has written it. None also for other layouts."""
+    """Wait for the GPU and return the tensor of an argument. None if it has none, or one without strides."""
     tensor = tensor_of(argument)
     if tensor is None or tensor.layout is not torch.strided:
         return None
@@ -220,7 +220,7 @@ def strided(argument: Argument) -> Optional[torch.Tensor]:
 
 
 def written(event: Event) -> Iterator[tuple[OfLaunch, torch.Tensor]]:
-    """Return the tensors that a launch wrote; empty before the launch."""
+    """Yield the tensors that a launch wrote. Before the launch, yield nothing."""
     for argument in arguments(event) if event.phase == AFTER else ():
         tensor = strided(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is not None:

@@ -1,10 +1,10 @@
 """This process: its limits and memory (descriptors, address space, stacks, guard bytes), and its GPU.
 
 - Stacks: a kernel that overflows its thread's stack dies of a signal, like one with a bad pointer.
-- `unmapped`: whether a tensor's memory is still mapped. The kernel is asked through a pipe, since a read
-  could end the process. Freed memory that is still mapped looks like memory in use.
-- `Padded`: memory with guard bytes on both sides. Native code with raw addresses (ctypes) may write past the
-  end of its result, which only fails later, in the allocator or another kernel.
+- `unmapped` finds tensors whose memory was unmapped. It writes their bytes to a pipe, because reading them
+  directly could end the process. Freed memory that is still mapped looks like memory in use.
+- `Padded` puts guard bytes around tensors. Native code with raw addresses (ctypes) may write past the end of
+  its result, which else fails only later, in the allocator or another kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .tensors import is_plain, only_tensors, span
 
 
 def process_limits() -> tuple[Optional[int], Optional[int]]:
-    """Return the limit on open files if it is reached, and the limit on file size if there is one."""
+    """Return the limit on open files (None unless it is reached) and on file size (None if there is none)."""
     no_files = None
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -43,13 +43,13 @@ def _limit(kind: int) -> Optional[int]:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-ENOUGH_FOR_THREADS = 1 << 20  # elements from which on torch splits the work among threads
+ENOUGH_FOR_THREADS = 1 << 20  # elements: enough for torch to split the work among threads
 # Column of /proc/self/statm for each limit: the whole address space; private writable memory.
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
 def headroom() -> tuple[Optional[int], str]:
-    """Return the bytes that this process may still map, and the tightest limit; (None, "") without limit."""
+    """Return the bytes that this process may still map, and the limit's name, or (None, "") without limit."""
     found = []
     for name, column in _COLUMNS.items():
         limit = _limit(getattr(resource, name))
@@ -60,9 +60,9 @@ def headroom() -> tuple[Optional[int], str]:
 
 @contextlib.contextmanager
 def limited(left: Optional[int]) -> Iterator[None]:
-    """Run with at most `left` bytes to map. Threads start first, as if earlier calls had been made.
+    """Let the body map at most `left` more bytes. Start torch's threads before, as earlier calls do.
 
-    The limit is always that of the address space, because a call maps private memory and writes it.
+    RLIMIT_AS serves for every limit, because a call maps only private memory and writes it.
     """
     if left is None:
         yield
@@ -88,8 +88,8 @@ _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-6
 def stack_bytes() -> Optional[int]:
     """Return the stack size of the current thread. None if it is unlimited or unknown.
 
-    The main thread's stack grows up to RLIMIT_STACK, which a program may change. For another thread,
-    pthread_getattr_np (glibc, musl) knows it.
+    The main thread's stack grows up to RLIMIT_STACK, which a program may change. For other threads, ask
+    pthread_getattr_np (glibc, musl).
     """
     if threading.current_thread() is threading.main_thread():
         return _limit(resource.RLIMIT_STACK)
@@ -107,7 +107,7 @@ def stack_bytes() -> Optional[int]:
 
 
 def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
-    """Call `function` in a thread with a stack of `size` bytes. In this thread if `size` is None."""
+    """Call `function` in a new thread with a stack of `size` bytes, or, if that is None, in this thread."""
     if size is None:
         return function()
     with ThreadPoolExecutor(1) as pool:
@@ -147,7 +147,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     return sorted(found)
 
 
-PAD = 4096  # bytes on each side; keeps the alignment of the memory between the guards
+PAD = 4096  # bytes on each side; a multiple of every alignment
 FILL = 0xA5
 
 
@@ -178,10 +178,10 @@ class Padded(TorchDispatchMode):
         return moved
 
     def overrun(self) -> list[Overrun]:
-        """Return the tensors whose guard bytes were overwritten, and the number of bytes on each side."""
+        """Return the tensors whose guard bytes were overwritten, and how far on each side, in bytes."""
         found = []
         for whole, tensor in self.allocated:
-            # The farthest overwritten byte, counted from the tensor.
+            # Find the overwritten byte that is farthest from the tensor.
             guards = ((side != FILL).nonzero() for side in (whole[:PAD].flip(0), whole[-PAD:]))
             before, after = (int(written[-1]) + 1 if written.numel() else 0 for written in guards)
             if before or after:
@@ -205,27 +205,27 @@ def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
 
 
 def _address(leaf: Any) -> int:
-    """Return the address of a plain tensor's host memory. 0 for other tensors."""
+    """Return the address of a plain CPU tensor's memory, or 0 for any other value."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
 
 def synchronize() -> None:
-    """Wait for the device, so that a fault belongs to this call and not to the next one."""
+    """Wait for the GPU, so that a fault is reported in the call that made it."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: kernels have not run, and a copy would break the capture."""
+    """Whether a CUDA graph is being captured: then kernels do not run, and a copy breaks the capture."""
     try:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    except RuntimeError:  # an error of an earlier kernel, which every call reports
+    except RuntimeError:  # an earlier kernel failed, and now every CUDA call raises its error
         return False
 
 
 def idle(patience_s: float = 2.0) -> bool:
-    """Whether the current stream is soon idle. Reading values on this stream waits for it."""
+    """Whether the current stream is idle within this time. Reading values waits until it is."""
     if not torch.cuda.is_initialized():
         return True
     limit = time.monotonic() + patience_s
@@ -234,13 +234,13 @@ def idle(patience_s: float = 2.0) -> bool:
             if time.monotonic() > limit:
                 return False
             time.sleep(0.01)
-    except RuntimeError:  # an error of an earlier kernel
+    except RuntimeError:  # an earlier kernel failed
         return False
     return True
 
 
 def current_device() -> Optional[int]:
-    """Return the index of the current CUDA device; None before CUDA is used, and after a fatal CUDA error."""
+    """Return the index of the current CUDA device. None before CUDA is used and after a fatal CUDA error."""
     try:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What the server asks of the worker. `events` has the worker's answers.
+"""Requests of the server to the worker, which answers with the events of `events.py`.
 
 Standard library only and Python 3.9, so that both sides can import it. A request is one JSON object:
 `operation`, and the keys of its class in this file.
@@ -21,7 +21,7 @@ Configs = dict[str, object]  # options of torch._inductor.config
 class Request(TypedDict, total=False):
     """The fields that all requests share. `extra_imports` are modules, .py files and .so libraries.
 
-    `temporary` is the folder for temporary files and unpacked packages.
+    Temporary files and unpacked packages go into the folder `temporary`.
     """
 
     operation: str
@@ -42,7 +42,7 @@ class TensorSpec(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on the value of an element. It holds if any of these fields holds."""
+    """A condition on an element. It holds if the element's value satisfies any of these fields."""
 
     below: Optional[Number] = None
     above: Optional[Number] = None
@@ -53,9 +53,9 @@ class Where:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the inputs. `change` is a key of `inputs.CHANGES`; fields that it does not need are None.
+    """One change of the inputs. `change` is `permute` or a key of `inputs.CHANGES`, and uses a few fields.
 
-    `input` counts the tensors of the call. `flat` to `end` choose elements, as `inputs` says.
+    `input` is the number of the tensor, from 0. `inputs.py` says how `flat` to `end` choose elements.
     """
 
     change: str
@@ -86,9 +86,9 @@ class Change:
 
 
 class OwnConstant(TypedDict):
-    """A constant of the package whose bytes are in a file, its change, and its device in the package.
+    """A constant of the package, whose bytes are in a file, and how to change its value.
 
-    Without a `factor`, NaN and infinity become 0.
+    It is multiplied by `factor`. If that is None, NaN and +infinity become 0.
     """
 
     name: str
@@ -103,8 +103,8 @@ class Step(TypedDict, total=False):
     """A step of a captured program. `do` is `constants` (an update) or `call`.
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
-    with `only_known` omits constants that the package does not have; one with `names` omits all others. The
-    `file` of an update is from torch.save, has the bytes of `own`, or is the exported `program`.
+    with `only_known` omits constants that the package does not have; one with `names` has only these. Its
+    `file` is of torch.save, or has the bytes of `own`, or, with `program`, is an exported program.
     """
 
     do: str
@@ -131,12 +131,12 @@ class LoadRequest(Request, total=False):
 
 
 class RunRequest(LoadRequest, total=False):
-    """`inputs` is a file of torch.save, or specs. Without them the package is only loaded.
+    """`inputs` is a file of torch.save, or specs. Without inputs, the package is only loaded.
 
-    `calls`: how often to call. `changes` (fields of `Change`) alter the inputs; `keep_inputs` is a file
-    for them. `operators` (`watch` or `repair`) acts on custom operators. `tell_changes` ({index: alignment})
-    asks for event `changed_inputs`. `expect` (a file), `rtol` and `atol` (None: those of the dtype), and
-    `check` (words of a command) say what the outputs should be.
+    `calls` is the number of calls. `changes` (fields of `Change`) alter the inputs, which are then saved to
+    `keep_inputs`. `operators`: `watch` or `repair` custom operators. `tell_changes` ({input: alignment}) asks
+    for event `changed_inputs`. `expect` (a file), `rtol` and `atol` (None: the dtype's), and `check` (words
+    of a command) say what the outputs should be.
     """
 
     inputs: Union[str, list[TensorSpec], None]
@@ -155,11 +155,10 @@ class ReplayRequest(RunRequest, total=False):
     """A captured load of `package`, or of the bare .so `library` on `device`, and its `steps`.
 
     `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call.
-    `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
-    constants before an update; an update does not give the `omitted` ones, and gives a constant the value of
-    the one that `exchanged` names. `alternatives` are options: a trial uses the first with which the call is
-    right. `actual`: a file with both sides of the program's failed comparison. The outputs are compared with
-    it unless `expect` or `check` is given.
+    `current_device`: the CUDA device to make current. `cast` ({constant: dtype}), `copied`, `omitted` and
+    `exchanged` ({constant: the one whose value it gets}) change the constants of an update. `alternatives`: a
+    trial uses the first of these options that makes the call right. `actual`: a file with both sides of the
+    program's failed comparison, for use without `expect` and `check`.
     """
 
     library: str
@@ -176,7 +175,7 @@ class ReplayRequest(RunRequest, total=False):
 
 
 class PlannedCall(TypedDict, total=False):
-    """One call of a plan. Without a `key` it is the original call.
+    """One call of a plan. `key` names its intervention; the unchanged call has none.
 
     `changes` alter its inputs. `options` replace parts of the request; the package is then loaded again for
     this call. `save` names a file for its outputs. `reference` marks a call that changes only what is at
@@ -200,9 +199,10 @@ class EagerLaunches(TypedDict):
 
 
 class LaunchAlone(TypedDict):
-    """A launch as an expression of the program (`Alone`). `takes` maps names to places (variable and turn).
+    """A launch as an expression of the program (see `package/pytorch/calls.py`).
 
-    `assumed` pairs such places with arguments of `as_read`.
+    `takes` maps its names to places, each (variable, turn). `assumed` pairs places with the sizes, strides
+    and dtype for `decompiled.as_read`, as text.
     """
 
     launch: int
@@ -213,7 +213,7 @@ class LaunchAlone(TypedDict):
 
 
 class EditedProgram(TypedDict):
-    """A model.py that replaces the package in the call, or only these `launches`."""
+    """A model.py that replaces the whole package in the call, or, if there are `launches`, only these."""
 
     program: str
     weights: str
@@ -223,10 +223,10 @@ class EditedProgram(TypedDict):
 class InterveneRequest(ReplayRequest, total=False):
     """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make.
 
-    `against`: a file that `save` wrote for the original call in another process. `updates` of constants
-    follow the load. `call_limit_s`: a longer call ends the process. `infinities`: whether they count as
-    faults in outputs. `fresh`: load the package again for every call. `eager`: launches to run in eager mode.
-    `edit`: a program that runs instead.
+    `against`: a file that `save` wrote for the unchanged call in another process. `updates` of constants
+    follow the load. `call_limit_s`: a longer call ends the process. `infinities`: infinite outputs are
+    faults. `fresh`: load the package again for every call. `eager`: launches to run in eager mode. `edit`: a
+    program to run instead.
     """
 
     plan: list[PlannedCall]
@@ -249,12 +249,12 @@ class Bound(TypedDict):
 
 
 class ObserveRequest(RunRequest, total=False):
-    """What to observe. Omitted fields do not restrict anything.
+    """What to observe. A field that is missing restricts nothing.
 
-    `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
-    before or after. `skip_before` lists, by launch, arguments without a value before it. `save` is a
-    directory for the tensors, `save_bytes` the cap for all. `stop_at_first_bad` ends the run at the first bad
-    value except minus infinity.
+    `kernels` and `names` (of variables or parameters) are exact. `phases` are before and after.
+    `skip_before`: {launch: names of arguments that have no value before the launch}. `save` is a directory
+    for the tensors, `save_bytes` the cap for all together. `stop_at_first_bad` ends the run at the first bad
+    value, except minus infinity, which may be a mask.
     """
 
     launches: list[int]
@@ -279,8 +279,8 @@ class MadeBy(TypedDict, total=False):
 class ExportedRequest(LoadRequest, total=False):
     """An exported program, from its file or its script, with inputs and expected outputs.
 
-    `weights` is a file of the model's weights, by name, that changed after the export. `changes` are made to
-    the inputs.
+    `weights` is a file of the model's weights, by name, that changed after the export. `changes` alter the
+    inputs.
     """
 
     exported: Optional[str]
@@ -293,7 +293,7 @@ class ExportedRequest(LoadRequest, total=False):
 
 
 class CompileRequest(ExportedRequest, total=False):
-    """`inductor_configs` are names of torch._inductor.config."""
+    """`inductor_configs` are options of torch._inductor.config."""
 
     package_path: str
     inductor_configs: Configs
@@ -307,9 +307,9 @@ class ChangedRequest(CompileRequest, total=False):
 
 
 class SizesRequest(CompileRequest, total=False):
-    """`before` is the package as it was compiled, `code` runs before the next compile.
+    """`before` is the package as first compiled; `code` is Python to run before it is compiled again.
 
-    `shapes` are those of the inputs at each size.
+    `shapes`: for each size to try, the shapes of all inputs.
     """
 
     before: str
@@ -318,7 +318,7 @@ class SizesRequest(CompileRequest, total=False):
 
 
 class Workaround(TypedDict, total=False):
-    """What to set before a compile: options, and operators to fall back to eager or not to decompose."""
+    """What to set before a compile: options, operators to run in eager mode, operators not to decompose."""
 
     configs: Configs
     fallbacks: list[str]
@@ -328,8 +328,8 @@ class Workaround(TypedDict, total=False):
 class AttemptRequest(CompileRequest, total=False):
     """`values` is a directory for the values of the program's nodes.
 
-    The program is compiled with `workaround` and `switches`. The latter are options that this torch may lack.
-    The call is then repeated `timed_calls` times.
+    The program is compiled with `workaround`, and with those options of `switches` that this torch has. The
+    call is then repeated `timed_calls` times.
     """
 
     values: str
@@ -340,10 +340,11 @@ class AttemptRequest(CompileRequest, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to keep. `windows` map a size to the part that stays. `seeded` tensors are random.
+    """What a reduced program keeps: the nodes `keep`.
 
-    `stand_ins`: replace operators that are not torch's by ones without the user's code. `dynamic`: keep sizes
-    symbolic where the program has them so; otherwise all sizes are those of the call.
+    `windows` pair a size with the range that remains of it. `seeded` tensors get random values. `stand_ins`:
+    replace operators that are not torch's by ones without the user's code. `dynamic`: symbolic sizes stay
+    symbolic; otherwise all sizes are those of the call.
     """
 
     keep: tuple[str, ...]
@@ -354,7 +355,7 @@ class Plan:
 
 
 class CutRequest(CompileRequest):
-    """`plans` (fields of `Plan`) to write scripts for. Each goes into a folder of `directory`, by its number.
+    """`plans` (fields of `Plan`): each script is written to the folder of `directory` with its number.
 
     `bad` are the nodes whose recorded `values` are wrong. `title`, `environment` and `repro_imports` go into
     the scripts.
@@ -380,8 +381,8 @@ class TrialRequest(Request, total=False):
 class LaunchFlow(TypedDict):
     """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
 
-    `maybe`: those that overwrite its memory, and may read it first. `library`: the launch is a library call.
-    `sources`: for each tensor that it reads, the launch that wrote it, and its name there.
+    `maybe`: launches that overwrite its memory, and may read it first. `library`: this launch is a library
+    call. `sources`: for each tensor that it reads, the launch that wrote it, and the tensor's name there.
     """
 
     readers: dict[str, list[int]]
@@ -391,12 +392,12 @@ class LaunchFlow(TypedDict):
 
 
 class CompareLaunchesRequest(ExportedRequest, total=False):
-    """`package` is instrumented, unless `probes` is false. `factor` multiplies the tolerance.
+    """`package` has probes, unless `probes` is false. `factor` multiplies the tolerance.
 
     `nodes`: {launch: names of nodes that it carries out}. `unset`: {launch: names of tensors that nothing
-    writes before it}. `steps`: captured updates of constants, applied to both sides. `constants`: {name in
-    the package: name in the program}. With `flow` (of launches outside branches and loops), every launch is
-    judged on correct inputs. `eager_outputs` is a file for the outputs of eager mode.
+    writes before it}. `steps`: captured updates of constants, for the package and the program. `constants`:
+    {name in the package: name in the program}. The launches in `flow`, which are outside branches and loops,
+    are judged on correct inputs. `eager_outputs` is a file for the outputs of eager mode.
     """
 
     probes: bool
@@ -410,16 +411,16 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
 
 
 class EagerPlan(CompareLaunchesRequest, total=False):
-    """The request to run launches in eager mode, and what each launch stores, by tensor."""
+    """The request to run launches in eager mode. `stored`: {launch: {tensor: the value that it holds}}."""
 
     stored: dict[str, dict[str, LaunchJudged]]
 
 
 class RecompileRequest(Request, total=False):
-    """`kernel` is its name in the files `changed` and `original`, the package's source.
+    """`original` is the kernel's source in the package, `changed` its new one; `kernel` is its name in both.
 
-    `binary` is the package's cubin of the kernel, `target` a file for the new one. The wrapper launches it
-    with `num_warps` and `shared` (bytes). `blocks` are the sizes by which it divides the grid (`XBLOCK`).
+    `binary` is the cubin in the package, `target` a file for the new one. The wrapper launches it with
+    `num_warps` and `shared` (bytes). `blocks` are the sizes by which it divides the grid (`XBLOCK`).
     """
 
     kernel: str
@@ -436,7 +437,7 @@ class RecompileRequest(Request, total=False):
 class InputSlice:
     """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high].
 
-    If `end` is None, it extends to the end. With `unlike`, any value except that number is allowed.
+    If `end` is None, all that follow belong to it. With `unlike`, any other number is allowed.
     """
 
     input: int
@@ -456,7 +457,7 @@ class InputsRequest(TypedDict, total=False):
 
 
 class RecordedTensor(TypedDict):
-    """A tensor that a recording kept: `length` bytes of `file` from `offset` on; `strides` in elements."""
+    """A tensor of a recording: `length` bytes at `offset` of `file`. `strides` are in elements."""
 
     file: str
     offset: int
@@ -468,7 +469,7 @@ class RecordedTensor(TypedDict):
 
 
 class RebuildRequest(Request):
-    """The inputs of a recorded call, or weights with these `names`, to be written to the file `out`."""
+    """The inputs of a recorded call, or weights with these `names`, to write to the file `out`."""
 
     tensors: list[RecordedTensor]
     names: list[str]
@@ -476,7 +477,7 @@ class RebuildRequest(Request):
 
 
 class CallRecord(TypedDict):
-    """The file of a captured call. `spec` is the serialised tree; empty if the call is a list of leaves."""
+    """The file of a captured call. `spec` is its pytree as text, "" if only the leaves are known."""
 
     format: str
     leaves: list[Any]
@@ -508,17 +509,18 @@ class SchemasRequest(Request, total=False):
 class VerifyRequest(RunRequest, EditedProgram, total=False):
     """A program that was written from the package. `save` is a file for its outputs, or "".
 
-    With `launches`, the package has probes, and the program also makes each of these launches.
+    With `launches`, the package has probes, and each of these launches is compared with the program's.
     """
 
     save: str
 
 
 class CapturedLaunch(TypedDict):
-    """A launch, and the file of torch's kernel capture with its arguments, as `Place` counts variables.
+    """A launch, and the `file` of torch's kernel capture with its arguments.
 
-    `tensors` and `numbers` are its arguments in order; `sizes`: for each symbol that is a size of a tensor,
-    its place in `tensors` and the dimension. `later`: tensors that it writes, as another file has them.
+    `tensors` (each variable and turn) and `numbers` are in the order of the arguments. `sizes`: {symbol:
+    (tensor, dimension) of which it is the size}. `later`: tensors that the launch writes, each with the file
+    of a later launch that has it, and its number there.
     """
 
     launch: LaunchAlone
@@ -536,10 +538,10 @@ class CapturesRequest(EditedProgram):
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` is the time for all pairs, `others` has more builds by name, `forwarders` is a library.
+    """`seconds` limits the time for all pairs of calls. `others` has more builds by name.
 
-    `threads` is the number of threads that the program used, 0 if unknown. `weights` is a file of weights
-    that the package lacks.
+    `forwarders` is a library that times kernels. `threads`: as many as the program used, 0 if unknown.
+    `weights` is a file of weights that the package lacks.
     """
 
     seconds: float

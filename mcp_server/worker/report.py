@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional, TypedDict, U
 if TYPE_CHECKING:  # the hook imports this file into every process
     from .events import Event
 
-Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
+Number = Union[int, float, str]  # NaN and infinities are text, because JSON has none
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ErrorFacts(TypedDict):
 class OddElement:
     """The first element that is not finite or out of bounds, and the number of such elements.
 
-    `index` is empty, and `count` None, if unknown.
+    An unknown `index` is empty, an unknown `count` None.
     """
 
     value: str
@@ -55,12 +55,11 @@ class OddElement:
 
 @dataclass
 class TensorFacts:
-    """Facts about a tensor, as far as they are known, with its `path` in a tree.
+    """Facts about a tensor, or another leaf of a pytree. Unknown facts are None.
 
-    Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
-    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean cover the finite values, and
-    are left out for a dtype without order; `skipped` says why no values were read. If a leaf is not a tensor,
-    `value` is its text and `kind` its class.
+    `stride` and `storage_offset` count elements. `layout` is set only for a tensor without strides. `nan`,
+    `inf` and `zero` are counts. `min`, `max` and `mean` cover the finite values. `skipped` says why no values
+    were read. If the leaf is not a tensor, `value` is its text and `kind` its class.
     """
 
     path: Optional[str] = None
@@ -91,7 +90,7 @@ class TensorFacts:
 
 @dataclass
 class Overrun:
-    """A tensor that an operator allocated, and how many bytes the operator wrote `before` and `after` it."""
+    """A tensor that an operator allocated. The operator wrote up to `before` and `after` bytes outside it."""
 
     shape: list[int]
     dtype: str
@@ -105,9 +104,9 @@ class Attempt:
 
     `outcome`: passes, differs (from eager mode) or fails. `again` is the error that returned without the
     change; `sizes` counts the input sizes at which the results matched eager mode. `more_lines` are also
-    changed; `exported` and `compiled` say that the failed export or compile now passes. `reached` is the
-    line, with its code, at which the export stopped next. `widened` has (tensor, dimension) of each dimension
-    whose bound (`name`: min or max) was moved; `note` then says what failed.
+    changed. `exported` and `compiled`: the failed export or compile now passes. `reached` is the line at
+    which the export failed next. `widened` has the (tensor, dimension) of each dimension whose bound (`name`:
+    min or max) was moved; `note` then says what failed.
     """
 
     name: str
@@ -137,7 +136,7 @@ def members(value: object) -> dict[str, object]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as strict JSON: non-finite numbers become the strings `nan`, `inf` and `-inf`."""
+    """Return `value` in JSON types. Non-finite numbers become the strings `nan`, `inf` and `-inf`."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if hasattr(value, "__dataclass_fields__"):
@@ -152,7 +151,7 @@ def plain(value: Any) -> Any:
 
 
 class Encoded(str):
-    """JSON text to be written unchanged."""
+    """JSON text, which `encode` returns unchanged."""
 
 
 def encode(value: Any) -> str:
@@ -173,7 +172,7 @@ _STRICT = json.JSONEncoder(allow_nan=False, default=members).encode
 
 
 class Report:
-    """An append-only file. Every event is a separate `write` call, so an abort loses nothing."""
+    """An append-only file. Every event is a `write` call of its own, so that an abort loses none."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -219,18 +218,18 @@ def facts(error: BaseException) -> ErrorFacts:
     return {"type": kind, "text": str(error)[:TEXT_LIMIT]}
 
 
-# As torchrun, srun, Open MPI and MPICH set them. Torchrun labels a process's output with the first.
+# Set by torchrun, srun, Open MPI and MPICH. Torchrun labels the output of each process with LOCAL_RANK.
 VARIABLES = ("LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """Return the rank in digits. Empty unless a known launcher started the process."""
+    """Return the rank as text, or "" unless aoti-debug runs under a known launcher."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
 
 
 def identity() -> int:
-    """Return the process id plus the rank in higher bits: processes on several nodes may share an id."""
+    """Return the process id with the rank in higher bits, because processes on two nodes may share an id."""
     return os.getpid() + PIDS * int(rank() or "0")

@@ -1,4 +1,4 @@
-"""Calls a package with `run` from inputs or `replay` of a captured call, and compares with expectations."""
+"""`run` and `replay`: call a package on inputs, or again as captured, and compare with what is expected."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .tensors import layout, leaf_facts, only_tensors
 
 EXPECTATION = "a file of torch.save with one tensor for each output"
 CHECK_LIMIT_S = 120.0  # seconds for one run of the command
-TEXT_LIMIT = 2000  # characters of its output
+TEXT_LIMIT = 2000  # bytes of the command's output
 
 
 def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
-    """Load the package, and call it as `run` asks, or do each step of a captured program (`replay`).
+    """Load the package, and call it (`run`), or do each step of a captured program (`replay`).
 
-    Event `loaded` follows the load. Each call has fresh inputs, since it may mutate them. The user's
-    expectations take precedence over the tensors with which the program compared the outputs.
+    `loaded` is called after the load. Each call reads its inputs again, since a call may mutate them. Outputs
+    are compared with the tensors of the program's check, unless the user gave others or a command.
     """
-    expected = expectation(request.get("expect"))  # a bad file is rejected before the workload runs
+    expected = expectation(request.get("expect"))  # refuses a bad file before the workload runs
     captured = "steps" in request
     loader = load_captured(request, report, weights=not captured)
     loaded()
@@ -81,7 +81,7 @@ def inputs_of(step: Step, request: RunRequest) -> Inputs:
 
 @contextlib.contextmanager
 def as_captured(step: Step) -> Iterator[None]:
-    """Make a call with the threads and the memory limit that it had in the program."""
+    """Make a call with as many threads, and the memory limit, as in the captured program."""
     if step.get("threads"):  # the number of threads decides how kernels split work
         torch.set_num_threads(step["threads"])
     with limited(step.get("headroom")):
@@ -89,12 +89,12 @@ def as_captured(step: Step) -> Iterator[None]:
 
 
 class Expected(list[torch.Tensor]):
-    """The tensors that a call should return. `places`: which of its outputs, if a check compared some."""
+    """The tensors that a call should return. `places`: the outputs that they are for; empty means all."""
 
     places: Sequence[int] = ()
 
     def among(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a tensor for each output: an output that nothing was compared with is as it should be."""
+        """Return an expected tensor for each output: the output itself if nothing is expected there."""
         if max(self.places, default=len(outputs)) >= len(outputs):
             return self
         compared = dict(zip(self.places, self))
@@ -102,7 +102,7 @@ class Expected(list[torch.Tensor]):
 
 
 def expectation(path: Optional[str], side: str = "expected") -> Optional[Expected]:
-    """Return the tensors of an expectation file, or a side of a comparison. May raise `Refused`."""
+    """Return the tensors of a file, or one side if it holds a comparison. May raise `Refused`."""
     if not path:
         return None
     try:
@@ -120,7 +120,7 @@ def expectation(path: Optional[str], side: str = "expected") -> Optional[Expecte
 
 
 def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: Any, report: Report) -> None:
-    """Events `compared_expected` and `checked_outputs`; `Refused` if the expected outputs fail the check."""
+    """Report `compared_expected` and `checked_outputs`. Refuse a check that the expected outputs fail."""
     outputs = only_tensors(result)
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))
@@ -150,7 +150,7 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckF
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
     Status 0 means correct and 1 wrong. Raise `Refused` for any other status, and for a command that cannot be
-    started or does not end: it says nothing about the outputs.
+    started or does not end, since it then says nothing about the outputs.
     """
     command = " ".join(argv)
     with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:
@@ -182,7 +182,7 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckF
 
 
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
-    """Report `calling` and `called` (seconds until the device has finished, facts of each output)."""
+    """Call `function` and wait for the GPU. Report `calling` before and `called` after it."""
     report.phase("calling", str(index))
     start = time.monotonic()
     with torch.no_grad():
@@ -194,7 +194,7 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
 
 
 def watching(how: Optional[str], report: Report) -> ContextManager[Any]:
-    """Return a context for calls whose custom operators are watched or repaired, as `operators` requests."""
+    """Return a context in which custom operators are watched or repaired, if the request says so."""
     if not how:
         return contextlib.nullcontext()
     from .interpret import Operators  # imports much of torch that a plain call does not need

@@ -15,7 +15,7 @@ from .report import OddElement, TensorFacts
 
 CHUNK = 1 << 24  # elements processed at once; bounds the temporaries
 WORD = 8  # bytes
-LANES = 256  # words in a row
+LANES = 256  # words in a row of the table
 
 _places: dict[torch.device, torch.Tensor] = {}
 
@@ -41,19 +41,19 @@ def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
-    """Return the largest finite difference of elements of two tensors of one shape. None if there is none."""
+    """Return the largest finite difference between two tensors of one shape. None if there is none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """Return a digest of the values in logical order, with their dtype and shape.
+    """Return a digest of dtype, shape and values in row-major order.
 
-    Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to find any change that is not contrived. It misses a swap
-    of the highest bytes of two words, since their weights wrap around. The bytes after the last whole word
-    are added as they are.
+    It is made of sums of 64-bit words, plain and weighted by place, modulo 2**64. They are twenty times as
+    fast as a cryptographic hash of the bytes, on a GPU too, and find any change that is not contrived. They
+    may miss a swap of the highest bytes of two words, since the weighted bytes overflow. The bytes after the
+    last whole word are hashed unchanged.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
@@ -72,7 +72,7 @@ def checksum(tensor: torch.Tensor) -> str:
 
 
 def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain sum and the sum weighted by place; for many words, of columns and rows."""
+    """Return the plain sum and the sum weighted by place. Sum many words as a table, by rows and columns."""
     rows = bits.numel() // LANES
     if rows < LANES // 8:
         return [bits.sum(), _by_place(bits)]
@@ -84,7 +84,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached: making them takes longer."""
+    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached, since making them is slow."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
@@ -93,7 +93,7 @@ def _by_place(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def summary(flat: torch.Tensor) -> TensorFacts:
-    """Return counts of nan, inf and zero; min, max and mean of the finite values if they are ordered."""
+    """Return the counts of nan, inf and zero, and, unless complex, min, max and mean of the finite values."""
     nan = inf = zero = count = 0
     ends: list[Any] = []
     total = 0.0
@@ -118,7 +118,7 @@ def summary(flat: torch.Tensor) -> TensorFacts:
 
 
 def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Return minimum, maximum, sum and nonzero count. None if a value is not finite or has no order."""
+    """Return minimum, maximum, sum and nonzero count. None for complex values, and if one is not finite."""
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -127,7 +127,7 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
         exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
         return exact[0], exact[1], float(total), exact[2]
     if part.device.type == "cpu" and part.dtype in (torch.float32, torch.float64):
-        signs = part.sign()  # counting by squares of signs takes a third of the time; exact up to 2^24
+        signs = part.sign()  # a dot product takes a third of the time; its count is exact up to 2^24
         nonzero = torch.dot(signs, signs)
     else:
         nonzero = torch.count_nonzero(part)
@@ -138,7 +138,7 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
 
 
 MOST_SEEN = 10_000  # summaries kept
-STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
+STATISTICS_LIMIT = 1 << 30  # elements; more would need gigabytes of temporaries
 _seen: dict[str, TensorFacts] = {}  # summaries by digest, since many launches read the same values
 
 
@@ -147,7 +147,7 @@ def is_strided(tensor: torch.Tensor) -> bool:
 
 
 def layout(tensor: torch.Tensor) -> TensorFacts:
-    """Return dtype and device; for a strided tensor, also how its elements lie in memory."""
+    """Return dtype, device and shape. For a strided tensor, also return how its elements lie in memory."""
     found = TensorFacts(dtype=dtype_name(tensor.dtype), device=str(tensor.device))
     found.shape = None if tensor.is_nested else list(tensor.shape)
     if not is_strided(tensor):
@@ -163,7 +163,7 @@ def alignment(tensor: torch.Tensor) -> int:
     """Return the largest power of two up to 64 that divides the address. 0 for a tensor without memory."""
     try:
         address = int(tensor.data_ptr())
-    except RuntimeError:  # fake and meta-like tensors have no address
+    except RuntimeError:  # a fake tensor or the like
         return 0
     return min(address & -address, 64)
 
@@ -173,12 +173,12 @@ def is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
-# Sums of finite halves may overflow, so add floats. If even that overflows, the values are counted.
+# The sum of finite halves may overflow, so sum in float32. If that overflows too, the values are counted.
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def nonfinite(tensor: torch.Tensor) -> dict[str, Union[int, float]]:
-    """Return the counts of NaN and of infinities; if there are none, the sum of real values instead.
+    """Return the counts of NaN and infinities. If there are none, also return the sum of real values.
 
     The sum needs no temporaries, and tells outputs of two calls apart.
     """
@@ -191,7 +191,7 @@ def nonfinite(tensor: torch.Tensor) -> dict[str, Union[int, float]]:
     return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
 
 
-# Dtypes with few operators, each with a dtype that holds their values and has the operators.
+# Dtypes that lack operators, each with a larger dtype that has them.
 _ROOMY = {
     torch.bool: torch.uint8,
     torch.uint16: torch.int32,
@@ -201,7 +201,7 @@ _ROOMY = {
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """Convert to a dtype that has isnan, min and sum. Eight-bit floats have few operators."""
+    """Convert to a dtype that has isnan, min and sum, which eight-bit floats lack."""
     if values.is_floating_point() and values.element_size() == 1:
         return values.to(torch.float32)
     return values.to(_ROOMY.get(values.dtype, values.dtype))
@@ -228,7 +228,7 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """Return path and facts of each leaf, as AOTInductor flattens them; the value if it is not a tensor."""
+    """Return the facts of each leaf, with its path. Leaves are in the order of AOTInductor."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
         other = TensorFacts(kind=type(leaf).__name__, value=repr(leaf)[:200])
@@ -241,7 +241,7 @@ MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
-    """Return the first NaN or infinity in row-major order; minus infinity, as in masks, only if alone."""
+    """Return the first NaN or +inf in row-major order, or, if there are only -inf, as in masks, the first."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))
@@ -286,21 +286,21 @@ def storage_bytes(tensors: list[torch.Tensor]) -> int:
 
 
 def span(shape: Any, stride: Any) -> int:
-    """Count elements from the first to the last that a tensor of this layout touches."""
+    """Return the number of elements in memory from the first to the last that the layout touches."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
 def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
-    """Return the tensor's memory in that layout. None if the layout needs more than the memory."""
+    """Return the tensor's memory in another layout. None if the memory is too small for it."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room
     return tensor.as_strided(sizes, strides, offset) if fits else None
 
 
 def cut_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
+    """Copy the memory that the tensor spans. The copy has the same layout, and its offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
     length = span(tensor.shape, tensor.stride())
     copy = torch.empty(lead + length, dtype=tensor.dtype, device=tensor.device)
@@ -312,8 +312,8 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """Return a digest of each tensor that has values. Empty if any of them cannot be read.
 
-    A device may have no memory left for it, or an earlier kernel's error may make all calls fail. Fake and
-    meta tensors have no values, nor do tensors whose memory was freed.
+    A read fails if the GPU has no memory left, or after an error of an earlier kernel. Fake and meta tensors
+    have no values, nor do tensors whose memory was freed.
     """
     found = {}
     try:
