@@ -35,7 +35,7 @@ class Forked(BaseException):
 
 
 def load(name: str, path: str) -> Any:
-    """Load a module from its file, because the package of aoti-debug cannot be imported here."""
+    """Load a module from its file, because aoti-debug cannot be imported here."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,8 +1,8 @@
 """Imports modules that register custom operators, or only their registrations.
 
-A script without `if __name__ == "__main__"` runs when it is imported. Only some of its statements register
-operators: calls and decorators of `torch.library`, loaded libraries, imports, and what these read. If a
-registering statement needs one that would run more than that, none is taken.
+A script without `if __name__ == "__main__"` runs when it is imported. To get only its operators, run the
+statements that register them (calls and decorators of `torch.library`, loads of libraries), imports, and the
+statements that these need. If one of them would run the program itself, run none.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _REGISTERING = (
     "torch.export.register_dataclass",
     "torch.utils._pytree.register_",
 )
+# Functions of these modules that register nothing.
 _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
-# Methods of the results of `custom_op`, `triton_op` and `Library`, next to `register_…`.
+# Methods that register, in addition to `register_…`, of the results of `custom_op`, `triton_op`, `Library`.
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
-# Calls that run the program, start another one, or ask for resources that only the program has.
+# Calls that do the program's own work: compile, export, start processes or threads, exit.
 _RUNNING = (
     *("torch._inductor." + name for name in ("aot", "compile", "package.")),
     *("torch.export." + name for name in ("export", "draft_export", "load", "pt2_archive.")),
@@ -61,7 +62,7 @@ Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef]
 
 
 def called(node: ast.AST) -> Iterator[ast.expr]:
-    """Return what running the statement calls, including decorators but not the bodies of functions."""
+    """Yield what a statement calls when it runs: decorators count, bodies of functions do not."""
     if isinstance(node, ast.Call):
         yield node.func
     if isinstance(node, _DEFINITIONS):
@@ -75,7 +76,7 @@ def called(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class Names:
-    """What each name at a script's top level refers to: a module, a local definition, or an operator."""
+    """What the names of a script refer to: imports, definitions, and operators or libraries."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.imported: dict[str, str] = {}
@@ -96,7 +97,7 @@ class Names:
             self.operators |= set(self._operators(each))
 
     def _operators(self, node: ast.stmt) -> Iterator[str]:
-        """Return the names that a registering statement binds."""
+        """Yield the names that a registering statement binds."""
         if isinstance(node, _FUNCTIONS) and any(self.registers(each) for each in node.decorator_list):
             yield node.name
         if isinstance(node, ast.Assign) and self.registers(node.value):
@@ -106,14 +107,14 @@ class Names:
                 yield item.optional_vars.id
 
     def full(self, node: ast.AST) -> str:
-        """Return `a.b.c` with the full name of `a` as imported; "" if it is not such a chain."""
+        """Return the text of `a.b.c`, with the full name of an imported `a`. "" for other expressions."""
         if isinstance(node, ast.Attribute):
             base = self.full(node.value)
             return base + "." + node.attr if base else ""
         return self.imported.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def registers(self, node: ast.AST) -> bool:
-        """Whether calling this expression, or the expression that it calls, registers something."""
+        """Whether a call registers something. `node` is the call, or the function that is called."""
         if isinstance(node, ast.Call):
             return self.registers(node.func)
         name = self.full(node)
@@ -124,7 +125,7 @@ class Names:
 
 
 def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements, including those in their blocks."""
+    """Yield the statements, and those in the blocks of `if`, `try`, `with` and `for`."""
     for node in body:
         yield node
         for name in ("body", "orelse", "finalbody") if isinstance(node, _BLOCKS) else ():
@@ -134,8 +135,8 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
-    """Return why calling this would run the program."""
-    if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
+    """Yield reasons why a call of `function` would run the program."""
+    if isinstance(function, ast.Call):  # a decorator with arguments, which `called` yields as a call, too
         return
     name = names.full(function)
     last = function.attr if isinstance(function, ast.Attribute) else name
@@ -150,14 +151,14 @@ def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
                     yield "{} {}".format(name, reason.replace("it calls", "calls", 1))
 
 
-# Modules of the standard library register nothing. Torch is already imported.
+# Modules whose import registers nothing: the standard library, and torch, which is imported already.
 _PLAIN = frozenset(getattr(sys, "stdlib_module_names", ())) | {"torch", "__future__"}
 _PLACES = ("sys.path", "os.environ")  # imports and loads of libraries depend on these
 
 
 @dataclass(frozen=True)
 class RegistrationSlice:
-    """The `statements` to run. `lines` has those that register operators; `refused` says why none can run."""
+    """The `statements` to run. `lines` are those that register operators; `refused` says why none can run."""
 
     statements: tuple[ast.stmt, ...] = ()
     lines: tuple[int, ...] = ()
@@ -169,7 +170,7 @@ class RegistrationSlice:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A top-level statement: what it binds, what it or its functions read, and what it mutates."""
+    """A top-level statement, and the names that it binds, reads (also in functions) and changes."""
 
     node: ast.stmt
     binds: set[str]
@@ -204,7 +205,7 @@ class _Script:
         return wanted
 
     def why_not(self, numbers: set[int]) -> str:
-        """Return why these statements cannot be run without running the program; "" if they can."""
+        """Return why these statements would run the program, or "" if they would not."""
         for node in (self.statements[n].node for n in sorted(numbers)):
             reasons = [
                 "it is a {} statement".format(type(each).__name__.lower())
@@ -219,7 +220,7 @@ class _Script:
 
 
 def registrations(source: bytes, path: str) -> RegistrationSlice:
-    """Return the statements that register operators and those that they need, in the script's order."""
+    """Return the statements that register operators, and those that they need, in their order."""
     try:
         script = _Script(source, path)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -233,7 +234,7 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
     if refused:
         return RegistrationSlice(refused=refused)
     for n, each in enumerate(script.statements):
-        # Imports that may register operators, and changes of the search paths for modules and libraries.
+        # Also take imports, which may register operators, and changes of search paths.
         if each.changes in _PLACES or _imported(each.node) - _PLAIN:
             helping = script.needed(n)
             wanted |= helping if not script.why_not(helping) else set()
@@ -242,12 +243,12 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
 
 
 def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
-    tree: Any = ast.Module(list(statements), [])  # text or a tree, since Python 3.4
+    tree: Any = ast.Module(list(statements), [])  # typeshed wants text, but a tree works, too
     return InspectLoader.source_to_code(tree, path)
 
 
 def _reads(code: CodeType) -> Iterator[str]:
-    """Return the names of the module that this code, or a function in it, looks up."""
+    """Yield the global names that this code, or a function in it, reads."""
     for each in dis.get_instructions(code):
         if each.opname.startswith("LOAD_") and each.opname.endswith(("GLOBAL", "GLOBALS", "NAME")):
             yield str(each.argval)
@@ -257,7 +258,7 @@ def _reads(code: CodeType) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> str:
-    """Return the name in `name[i] = …` or `name.part = …`, or in a lone `name.method(…)`."""
+    """Return `name` for a statement `name[i] = …`, `name.part = …` or `name.method(…)`. Else ""."""
     target: Optional[ast.expr] = None
     if isinstance(node, _ASSIGNMENTS):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -276,14 +277,14 @@ def _imported(node: ast.stmt) -> set[str]:
     return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
 
 
-OPERATORS = "#operators"  # after a file's name: only the operators that it registers
+OPERATORS = "#operators"  # after the name of a file: import only the operators that it registers
 
 
 def import_all(names: Sequence[str], report: Report) -> None:
     """Import modules, run .py files under a name other than `__main__`, load .so files as op libraries.
 
-    Of `FILE.py#operators`, only the statements that register operators run (see `registrations`). Event
-    `operators_taken` has their lines, or why there are none.
+    For `FILE.py#operators`, run only the statements of `registrations`. Event `operators_taken` has their
+    lines, or why there are none.
     """
     for name in names:
         report.phase("importing", name)
@@ -302,19 +303,19 @@ def import_all(names: Sequence[str], report: Report) -> None:
 
 
 class _Operators(SourceFileLoader):
-    """Imports the part of a script that registers operators."""
+    """Imports the statements of a script that register operators."""
 
     def __init__(self, name: str, path: str, taken: RegistrationSlice) -> None:
         super().__init__(name, path)
         self.taken = taken
 
     def get_code(self, _fullname: str) -> CodeType:
-        # Keep the file name and line numbers: Triton reads kernel source there, and errors name them.
+        # Keep the script's name and line numbers: Triton reads kernel source there, and errors name them.
         return code_of(self.taken.statements, self.path)
 
 
 def _take_operators(path: str, report: Report) -> None:
-    """Report errors instead of raising them, because the call may not need these modules."""
+    """Run the statements. Report errors instead of raising them: the call may not need these operators."""
     path = _directory_first(path)
     module = module_of(path, PREFIX + os.path.basename(path)[:-3])
     with open(path, "rb") as file:
@@ -329,7 +330,7 @@ def _take_operators(path: str, report: Report) -> None:
     report.event(OperatorsTaken(path, lines, refused))
 
 
-PREFIX = "_aoti_debug_import_"  # beginning of the names of modules that run from files
+PREFIX = "_aoti_debug_import_"  # of the names of modules that run from files
 
 
 def _directory_first(path: str) -> str:
@@ -342,7 +343,7 @@ def _directory_first(path: str) -> str:
 
 
 def module_of(path: str, name: str) -> ModuleType:
-    """Return a module for a file, which `run` executes."""
+    """Return a new module for a file. `run` executes it."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Reads or makes the inputs of a call, describes them, applies changes, and finds those that a call changed.
+"""Reads or makes the inputs of a call, describes and changes them, and finds those that a call changed.
 
 A change of elements alters only the chosen elements. An element is chosen if it meets all given keys:
 - `flat`: numbers of elements in row-major order; `index`: one index with a number for each dimension;

@@ -2,12 +2,12 @@
 
 `operate_changed` compiles a program after one change of its graph that saves work and keeps its results.
 
-Calls are timed in alternating pairs within one process. Other processes and clocks differ by more than most
-changes save (seen: medians of 1.2 and 1.6 ms for the same program).
+Calls are timed in alternating pairs in one process, because two processes differ by more than most changes
+save (seen: medians of 1.2 and 1.6 ms for the same program).
 
-Torch times the parts of its compiler (torch/_dynamo/utils.py `compilation_time_metrics`, 2.8 to 2.15). Those
-timers nest, so PARTS names timers that don't contain one another. The test of vector instructions has none:
-it is timed around `VecISA.check_build` (torch/_inductor/cpu_vec_isa.py).
+Torch times the parts of its compiler (torch/_dynamo/utils.py `compilation_time_metrics`, 2.8 to 2.15). The
+timers nest, so PARTS has timers of which none contains another. The test of vector instructions has no timer:
+`VecISA.check_build` (torch/_inductor/cpu_vec_isa.py) is timed here.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from .tensors import only_tensors
 LEAST, MOST = 5, 60  # pairs that are timed
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
-MOST_BUSY = 0.15  # of all processors, used by others; above it, the clock is unreliable
+MOST_BUSY = 0.15  # share of all processors; if other processes use more, the clock is unreliable
 UNCHANGED = "the same call again"  # timed if no change applies
 
 
 @contextlib.contextmanager
 def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
-    """Change a setting of torch for the body."""
+    """Change a setting of torch during the body."""
     change(value)
     try:
         yield
@@ -60,9 +60,9 @@ def setting(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[N
 
 
 def operate(request: TimingRequest, report: Report) -> None:
-    """Event `launch_time` for each symbol of the forwarders; without them `pairs_timed` for each change.
+    """Report `launch_time` for each kernel if there are `forwarders`, otherwise `pairs_timed` per change.
 
-    A forwarder serves only the first package that calls it: other builds use the same kernel names.
+    Forwarders work only for the first package that calls them, since other builds use the same kernel names.
     """
     if request.get("threads"):
         torch.set_num_threads(request["threads"])
@@ -70,7 +70,7 @@ def operate(request: TimingRequest, report: Report) -> None:
     flat = flatten(read(request["inputs"]), loader.get_call_spec()[0])
 
     def as_it_is() -> Any:
-        # A package may take over and update its inputs: each call gets its own list.
+        # The package takes over the list, so each call gets a new one.
         with torch.no_grad():
             return loader.run(list(flat))
 
@@ -85,10 +85,10 @@ def operate(request: TimingRequest, report: Report) -> None:
     changes: list[tuple[str, Any, Callable[[], Any]]] = [
         (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
         for name, package in request.get("others", {}).items()
-    ]  # first, as the package shows signs of them
+    ]  # these come first, because the package shows signs that they help
     on_cuda = any(each.is_cuda for each in expected)
     threads, processors = torch.get_num_threads(), os.cpu_count() or 1
-    # The clock is unreliable beside busy processes, and threads that wait for each other use processor time.
+    # On a busy machine, use processor time, and one thread, since threads that wait for each other add to it.
     busy = not on_cuda and others_share() > MOST_BUSY
     alone = partial(setting, torch.set_num_threads, 1, threads) if busy else contextlib.nullcontext
     if not on_cuda:
@@ -130,7 +130,7 @@ def pairs(
     *,
     by_cpu: bool,
 ) -> events.PairsTimed:
-    """Return both medians and the quartiles of the pairwise ratios, in wall-clock or processor time."""
+    """Time alternating calls, by the clock or in processor time, until the budget is spent."""
     with around():
         same = compare_all(*_in_one_precision(expected, only_tensors(changed()))).equal
         changed()
@@ -154,7 +154,7 @@ def pairs(
 def _in_one_precision(
     expected: list[torch.Tensor], got: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Round expected double precision where the changed program computes in single precision."""
+    """Return the outputs, with expected doubles rounded where the changed program gives floats."""
     single = [each.dtype is torch.float32 for each in got]
     wide = [each.dtype is torch.float64 for each in expected]
     rounded = [each.float() if w and s else each for each, w, s in zip(expected, wide, single)]
@@ -181,14 +181,14 @@ def busy_of_others() -> float:
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds of a call by the clock, and of all processors of this process."""
+    """The seconds of a call: by the clock, and in processor time of all threads."""
 
     wall: float
     cpu: float
 
 
 def timed(call: Callable[[], Any], often: int) -> Took:
-    """Return the seconds of one call."""
+    """Return the mean seconds of one call."""
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(often):
         call()
@@ -197,7 +197,7 @@ def timed(call: Callable[[], Any], often: int) -> Took:
 
 
 def launches(request: TimingRequest, call: Callable[[], Any], report: Report) -> None:
-    """Time each kernel and operator of the package; the forwarders are loaded before it."""
+    """Time each kernel and operator of the package, before which the forwarders were loaded."""
     library = ctypes.CDLL(request["forwarders"])
     count = ctypes.c_int.in_dll(library, "aoti_debug_count").value
     times = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_ns")
@@ -219,9 +219,9 @@ def launches(request: TimingRequest, call: Callable[[], Any], report: Report) ->
 
 
 def operate_load(request: TimingRequest, report: Report) -> None:
-    """Event `loaded_in`: how long the usual loading function takes, which also probes the machine.
+    """Report `loaded_in`: how long `load_package` takes, which also probes the machine.
 
-    With `weights`, the package has none, and maps the weights from this file.
+    With `weights`, the package has none, and the weights are mapped from this file.
     """
     report.phase("loading", request["package"])
     from torch._inductor.package import load_package
@@ -248,7 +248,7 @@ MOST_LINES = 3
 
 
 def operate_build(request: CompileRequest, report: Report) -> None:
-    """Build into `package_path`; events `lines_traced` and, at the end, `build_timed`."""
+    """Build `package_path`. Report `lines_traced` before and `build_timed` after it."""
     program = load_exported(request, report)
     report.event(events.LinesTraced(lines_traced(program)))
     from torch._dynamo.utils import compilation_time_metrics
@@ -263,17 +263,17 @@ def operate_build(request: CompileRequest, report: Report) -> None:
     times = {name: sum(each) for name, each in compilation_time_metrics.items()}
     tuning = sum(each for name, each in times.items() if name.endswith(TUNING))
     parts = {part: sum(times.get(name, 0.0) for name in names) for part, names in PARTS.items()}
-    # Tests happen while code is generated, tuning during lowering.
+    # These parts include the tests and the tuning, which are reported separately.
     parts["generating code"] = max(parts["generating code"] - sum(tests), 0.0)
     parts["lowering"] = max(parts["lowering"] - tuning, 0.0)
     report.event(events.BuildTimed(seconds, cpu, sum(tests), tuning, parts))
 
 
 def lines_traced(program: Any) -> list[events.TracedLine]:
-    """Return the lines and loops with most nodes, and how often each was traced, judged by its operators.
+    """Return the lines and loops with most nodes, and how often each was traced.
 
-    One traversal may use an operator several times, so the median operator decides. A loop counts only if its
-    passes use the same modules: passes of a loop over layers are different code.
+    A line may use an operator several times, so the median of the counts of its operators decides. A loop
+    counts only if its passes use the same modules, because a loop over layers runs different code.
     """
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
     modules: dict[Any, set[str]] = collections.defaultdict(set)
@@ -281,12 +281,12 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         if node.op == "call_function" and frames:
-            own = _own(frames)  # the user's line that calls a layer again and again counts
+            own = _own(frames)  # the user's line that calls a layer, not the line in the layer
             file, line, _function, code = own[-1]
             loops = ((loop_around(frame[0], int(frame[1])), frame[1]) for frame in reversed(own))
             loop, at = next(filter(operator.itemgetter(0), loops), (None, ""))
             if loop is not None:
-                nodes[loop][f"{node.target} {at}"] += 1  # lines of a pass may use the same operator
+                nodes[loop][f"{node.target} {at}"] += 1  # by line, as several may use the operator
                 path = list((node.meta.get("nn_module_stack") or {"": ("",)}).values())[-1][0]
                 modules[loop].add(path.partition("@")[0])
             if loop is None or loop[:2] != (file, int(line)):
@@ -295,7 +295,7 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
     found = []
     for (file, line, code), targets in nodes.items():
         times = statistics.median_low(targets.values())
-        # One pass may use most of its operators several times.
+        # One pass may use most operators several times: their counts then have a common divisor.
         passes = math.gcd(*(count for count in targets.values() if 4 * count >= times))
         if MOST_MODULES * len(modules[file, line, code]) <= times:
             times = passes if 4 * passes >= times else times
@@ -304,11 +304,11 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
 
 
 def _own(frames: list[Any]) -> list[Any]:
-    """Leave out frames in torch, unless there are no others."""
+    """Drop frames in torch, unless there are no others."""
     return [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
 
 
-MOST_MODULES = 8  # passes of a loop for each module that its passes use
+MOST_MODULES = 8  # least passes of a loop for each module that they use
 
 
 @lru_cache(maxsize=None)
@@ -327,7 +327,7 @@ def loop_around(file: str, line: int) -> tuple[str, int, str] | None:
 
 
 def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
-    """Add the seconds of each call of a method to a list. A torch without the method stays unchanged."""
+    """Append the seconds of each call of a method to a list, if this torch has the method."""
     original = getattr(owner, name, None)
     if original is None:
         return
@@ -342,15 +342,15 @@ def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
     setattr(owner, name, timed)
 
 
-MOST_BYTES = 1 << 30  # bytes of values computed before the compile
-PLACES = 4096  # elements; computing fewer in each call costs nothing
+MOST_BYTES = 1 << 30  # bytes of all precomputed values
+PLACES = 4096  # elements; it costs nothing to compute fewer in each call
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def operate_changed(request: ChangedRequest, report: Report) -> None:
     """Change a program and compile it; event `program_changed`, empty if there is nothing to change.
 
-    With `weights_file`, the program stays as it is, and its weights are written to this file.
+    With `weights_file`, only write the weights to this file, and compile the program unchanged.
     """
     program = load_exported(request, report)
     if request.get("weights_file"):
@@ -367,9 +367,9 @@ def operate_changed(request: ChangedRequest, report: Report) -> None:
 
 
 def precomputed(program: Any) -> tuple[Any, list[Any]]:
-    """Compute what depends on no input once, and keep it as buffers, as `__init__` could."""
+    """Compute the values that depend on no input once, and keep them as buffers, as `__init__` could."""
     weights = weights_of(program)
-    fixed: dict[Any, int] = {}  # by node without inputs: the largest value behind it
+    fixed: dict[Any, int] = {}  # nodes that depend on no input: elements of the largest value before each
     for node in program.graph.nodes:
         inner = node.all_input_nodes
         if node.op == "placeholder" and node.name in weights:
@@ -393,7 +393,7 @@ def precomputed(program: Any) -> tuple[Any, list[Any]]:
 
 
 def weights_of(program: Any) -> dict[str, torch.Tensor]:
-    """Return the weights that the program does not write, by placeholder."""
+    """Return the weights that the program does not change, by placeholder."""
     state, signature = {**program.constants, **program.state_dict}, program.graph_signature
     written = set(signature.buffers_to_mutate.values())
     return {
@@ -414,7 +414,7 @@ def is_pure(node: Any) -> bool:
 
 
 def ends_here(node: Any, fixed: dict[Any, int]) -> bool:
-    """Whether a node that depends on no input is used by a node that depends on one."""
+    """Whether a node that depends on an input uses this one, which depends on none."""
     if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     users = (user for user in node.users if user.op != "output" and not is_assertion(user, fixed))
@@ -446,7 +446,7 @@ def value_of(node: Any, values: dict[Any, Any]) -> Any:
 
 
 def keep(program: Any, node: Any, value: torch.Tensor, name: str) -> None:
-    """Replace a node by a buffer of the program."""
+    """Replace a node with a new buffer of the program."""
     specs = program.graph_signature.input_specs
     place = next((n for n, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT), len(specs))
     after = [each for each in program.graph.nodes if each.op == "placeholder"][place - 1 : place]
@@ -459,7 +459,7 @@ def keep(program: Any, node: Any, value: torch.Tensor, name: str) -> None:
 
 
 def in_float32(program: Any) -> tuple[Any, list[Any]]:
-    """Make double-precision weights and conversions single-precision, unless an input is double."""
+    """Use single precision for double weights and conversions, unless an input is double."""
     nodes = list(program.graph.nodes)
     given = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind not in WEIGHTS}
     wide = [n for n in nodes if n.op == "placeholder" and _is_double(n)]
@@ -469,7 +469,7 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
         for name, value in held.items():
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 held[name] = _like(value, value.detach().float())
-    without_dtype_checks(program)  # they assert that the dtype was double before the conversion
+    without_dtype_checks(program)  # which would assert that values are double
     changed = [each for each in program.graph.nodes if each.op == "call_function" and _is_double(each)]
     for node in changed:
         args, kwargs = map_aggregate((node.args, node.kwargs), _single)
@@ -532,7 +532,7 @@ def ranked(program: Any) -> tuple[Any, list[Any]]:
 
 
 def _put_in_place(node: Any, new: Any, changed: list[Any]) -> None:
-    """Insert a new node in place of an old one, and list it."""
+    """Replace a node with a new one, and add the old one to `changed`."""
     new.meta.update(node.meta)
     node.replace_all_uses_with(new)
     changed.append(node)
@@ -546,7 +546,7 @@ def _cleaned(program: Any) -> Any:
 
 
 def looked_up(program: Any) -> tuple[Any, list[Any]]:
-    """Replace the product of a one-hot matrix and a matrix with rows of the latter."""
+    """Replace the product of a one-hot matrix and a second matrix with a lookup of rows in the second."""
     changed: list[Any] = []
     without_dtype_checks(program)
     for node in list(program.graph.nodes):
@@ -569,7 +569,7 @@ def _before_casts(node: Any) -> Any:
 
 
 def _chosen_rows(node: Any) -> Any:
-    """Return the numbers of the rows that a one-hot matrix chooses. None if it is no such matrix."""
+    """Return the node of the indices of which a node is the one-hot encoding. None if it is none."""
     node = _before_casts(node)
     name, rank = getattr(node.target, "_opname", ""), len(node.meta["val"].shape)
     if name == "one_hot":
@@ -585,7 +585,7 @@ SLICE = torch.ops.aten.slice.Tensor
 
 
 def cut_early(program: Any) -> tuple[Any, list[Any]]:
-    """Compute only the rows of a product that the program uses: `[:, -1]` moves to a place before it."""
+    """Compute only the rows of a product that the program uses: move `[:, -1]` in front of the product."""
     without_dtype_checks(program)
     moved, waiting = [], list(program.graph.nodes)
     while waiting:
@@ -608,7 +608,7 @@ def cut_early(program: Any) -> tuple[Any, list[Any]]:
         program.graph.erase_node(node)
         waiting += rows
     products = [each for each in moved if each.target._opname in PRODUCTS]
-    return _cleaned(program), products[:1]  # the line of the last one says enough
+    return _cleaned(program), products[:1]  # the last product, where the user would move the slice
 
 
 def _called(program: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -620,7 +620,7 @@ def _called(program: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
-    """Return what a select takes, or a slice of at most half: a negative dimension, the first and the end."""
+    """Return (negative dimension, first, end) of a select, or of a slice of at most half. Else None."""
     name, args = getattr(use.target, "_opname", ""), use.args
     if name not in ("select", "slice") or len(args) < 3 or not isinstance(args[2], int):
         return None
@@ -633,7 +633,7 @@ def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
 
 
 def _rows_of(node: Any, dim: int) -> list[Any]:
-    """List the arguments whose rows in a dimension give the node's rows one by one."""
+    """List the arguments of which each row along `dim` gives the same row of the result."""
     name, shape = getattr(node.target, "_opname", ""), node.meta["val"].shape
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         nodes = (each for each in node.args if isinstance(each, torch.fx.Node))
@@ -644,7 +644,7 @@ def _rows_of(node: Any, dim: int) -> list[Any]:
         return []
     if name in ("softmax", "log_softmax", "slice"):
         return [first] if node.args[1] % len(shape) != dim % len(shape) else []
-    mixed = len(node.args[1]) if name == "layer_norm" else int(name in PRODUCTS)  # the last dimensions
+    mixed = len(node.args[1]) if name == "layer_norm" else int(name in PRODUCTS)  # last dimensions
     return [] if dim >= -mixed or (dim < -2 and name in ("matmul", "bmm")) else [first]
 
 
@@ -659,7 +659,7 @@ CHANGES: dict[str, Callable[[Any], tuple[Any, list[Any]]]] = {
 
 
 def _lines_of(nodes: list[Any]) -> list[events.TracedLine]:
-    """Return the lines of the model behind nodes, without repetition."""
+    """Return the lines of the model that created the nodes, each once."""
     lines = []
     for node in nodes:
         frames = _own(FRAME.findall(node.meta.get("stack_trace") or ""))

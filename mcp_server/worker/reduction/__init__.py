@@ -1,4 +1,4 @@
-"""Reduces an exported program while it still fails, and writes the rest as one plain script.
+"""Reduces an exported program while it still fails, and writes what remains as one plain script.
 
 This file has the search: delta debugging (Zeller and Hildebrandt, 2002) finds the part of a list that a
 failure, or a cure, needs.
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass
 class Minimiser(Generic[T]):
-    """Reduces `kept` to a subsequence that fails and from which no element can be removed.
+    """Reduces `kept` to a part that still fails, and passes without any one of its elements.
 
-    `kept` is assumed to fail and is not tried. Try `candidates` in order, and pass `found` the number of the
-    first that still fails, or None; repeat until there are none. Halves come first, so that in a chain with
-    one failing element the number of rounds is logarithmic.
+    `kept` is assumed to fail and is not tried. The caller tries `candidates` in order, passes the number of
+    the first that still fails, or None, to `found`, and repeats until there are no candidates. Halves come
+    first, so that it takes a logarithmic number of rounds to find a single failing element.
     """
 
     kept: tuple[T, ...]
@@ -32,7 +32,7 @@ class Minimiser(Generic[T]):
         parts = split(self.kept, self.pieces)
         if self.pieces == 2:
             return parts
-        # All parts but one, leaving out the last part first: late parts of a graph are rarely needed.
+        # Also try all but one part. Omit the last part first: late parts of a graph are rarely needed.
         ends = list(accumulate(len(part) for part in parts))
         return [*parts, *(self.kept[: e - len(p)] + self.kept[e:] for p, e in zip(parts[::-1], ends[::-1]))]
 
@@ -47,7 +47,7 @@ class Minimiser(Generic[T]):
 def minimise_while(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
 ) -> tuple[tuple[T, ...], bool]:
-    """Minimise with one candidate at a time until `spent`; also return whether the search finished."""
+    """Reduce `items` while `fails`. Return what is left, and whether the search ended before `spent`."""
     search = Minimiser(tuple(items))
     while candidates := search.candidates():
         failing = None
@@ -62,6 +62,6 @@ def minimise_while(
 
 
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
-    """Split `items` into consecutive parts of nearly equal length. Parts are empty only if items run out."""
+    """Split `items` into consecutive parts of nearly equal length. Some are empty if items are too few."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
     return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

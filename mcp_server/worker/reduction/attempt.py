@@ -1,10 +1,9 @@
-"""How an exported program fails, scripts for parts of it, and how such a script ends after a change.
+"""Runs an exported program, writes scripts for parts of it, and runs them with compiler decisions off.
 
-The changes switch off decisions of the compiler, which are first listed as they are made. A decision is one
-application of a graph pass, one decomposition, or one lowering of an operator to generated code. The hooks
-are those of torch's own bisector, which only steers `torch.compile`: `GraphTransformObserver` and
-`CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
-torch/_inductor/compiler_bisector.py, 2.8-2.15).
+A decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
+code. A first run lists the decisions that the compiler makes. The hooks are those of torch's bisector, which
+only steers `torch.compile`: `GraphTransformObserver` and `CompilerBisector.disable_subsystem`
+(torch/fx/passes/graph_transform_observer.py and torch/_inductor/compiler_bisector.py, 2.8-2.15).
 """
 
 from __future__ import annotations
@@ -42,14 +41,13 @@ from .program import (
 from .script import SCRIPT, Setting, departs, not_finite, write
 
 SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
-MOST_LINES = 40  # lines of the difference that a pass makes in the graph
+MOST_LINES = 40  # reported lines of a graph that a pass changed
 
 
 class Decisions:
-    """Reports the compiler's decisions, and skips those whose keys are in `off`, by kind.
+    """Reports each decision of the compiler as an event, and skips those in `off` (keys by kind).
 
-    A key is the name of a pass or node and, if it occurs again, a number: `remove_noop_ops#1`. Each decision
-    that is taken is reported as an event `decision`.
+    A key is the name of a pass or node and, if it occurs again, a number: `remove_noop_ops#1`.
     """
 
     def __init__(self, off: Mapping[str, Sequence[str]], report: Report) -> None:
@@ -71,7 +69,7 @@ class Decisions:
             kind = SUBSYSTEMS.get(subsystem)
             return kind is not None and bool(decisions.skips(kind, debug_info()))
 
-        # Pattern passes have numbers as names, so remember the names of the handlers that run.
+        # Pattern passes are only numbered, so remember the names of the handlers that run.
         for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
             entry.apply = self.named(entry.apply)
         GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
@@ -79,7 +77,7 @@ class Decisions:
         CompilerBisector.disable_subsystem = staticmethod(asked)
 
     def apply(self, apply: Any, observer: Any, run: Any) -> Any:
-        """Apply a pass unless it is off. Torch names a subsystem only for optional passes."""
+        """Apply a pass unless it is off. Passes without a subsystem are not optional."""
         if observer.subsystem is None:
             return apply(observer, run)
         key = self.key_of("pass", observer.passname)
@@ -122,7 +120,7 @@ class Decisions:
 
 
 def lowered_operator() -> str:
-    """The operator of the node that is being lowered, such as `aten.sin.default`."""
+    """Return the operator that is being lowered, such as `aten.sin.default`."""
     from torch._inductor.virtualized import V
 
     node = getattr(V, "current_node", None) or getattr(V.graph, "current_node", None)
@@ -143,7 +141,7 @@ def difference(before: Any, after: Any) -> Any:
 
 
 def prepare(workaround: Workaround) -> None:
-    """Before the compile, do what a user would write to work around a decision."""
+    """Make the settings of a workaround, as a user would before the compile."""
     from torch._inductor import decomposition, lowering
 
     for name in workaround.get("decompositions", ()):
@@ -180,11 +178,10 @@ SINGLE_PASSES = "disabled_passes"  # the option that switches single passes off 
 
 
 def operate_attempt(request: AttemptRequest, report: Report) -> None:
-    """Report the events `switched` (the `switches` that this torch has), `compiling`, `loading`, `calling`,
-    `timed` (median seconds of `timed_calls` more calls; `steady`: their results were equal), `judged`
-    (`not_finite`, `nan`, `departs`), `recorded`.
+    """Compile, load and call the program, repeat the call, and compare the outputs with eager mode.
 
-    A failure ends the work where it happens; the operation `record` then does the rest in a sound process.
+    Events: `switched`, `compiling`, `loading`, `calling`, `timed`, `judged`, `recorded`. A failure ends the
+    operation; `record` then records the values in a new process.
     """
     exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
@@ -219,14 +216,14 @@ def operate_attempt(request: AttemptRequest, report: Report) -> None:
 
 
 def operate_record(request: AttemptRequest, report: Report) -> None:
-    """Run `exported` on `inputs`; save values to the directory `values`. Report `recorded` at the end."""
+    """Run the program in eager mode, and save the values of its nodes to the directory `values`."""
     program = flatten_program(*load_with_inputs(request, report))
     Recorder(program, request["values"], report).record()
     report.phase("recorded")
 
 
 def operate_cut(request: CutRequest, report: Report) -> None:
-    """Write a script for each of the `plans`. Report `cut`, or `uncuttable` if a plan yields no program.
+    """Write a script for each of the `plans`. Report `cut`, or `uncuttable` if a plan gives no program.
 
     `attempt` or `record` has filled `values` before.
     """
@@ -263,8 +260,9 @@ def operate_cut(request: CutRequest, report: Report) -> None:
 
 
 def operate_trial(request: TrialRequest, report: Report) -> None:
-    """Run a script with the compiler decisions in `off` switched off and a `workaround`. Events: `switched`
-    (whether this torch can switch off single passes), `decision` for each taken, `script_ended`.
+    """Run a script with the decisions in `off` switched off and a `workaround`.
+
+    Events: `switched` (whether this torch can disable single passes), `decision`, `script_ended`.
     """
     from torch._inductor import config
 

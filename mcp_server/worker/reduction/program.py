@@ -1,4 +1,4 @@
-"""An exported program as one flat graph with real values, a recording of them, and parts cut out of it."""
+"""Flattens an exported program to one graph, records the values of its nodes, and cuts parts out of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAP = 4 << 30  # bytes of all files
 
 @dataclass(frozen=True)
 class Program:
-    """A flat graph. `values` and `weights` are by placeholder, `ranges` by symbol; `inputs` are leaves."""
+    """A flat graph. `values`: by placeholder; `weights`: its placeholders; `ranges`: (min, max) by symbol."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
@@ -40,18 +40,18 @@ class Program:
 
     @property
     def units(self) -> list[str]:
-        """The nodes that compute tensors. A reduction keeps or omits each of them."""
+        """The names of the nodes that compute tensors. A reduction keeps or omits each of them."""
         return [node.name for node in self.nodes if is_unit(node)]
 
 
 def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
-    """Flatten a program, without in-place operators. Raise `Refused` if it takes other than plain values."""
+    """Flatten a program and replace in-place operators. Raise `Refused` if it takes tokens or objects."""
     from torch.export._tree_utils import reorder_kwargs
 
     flat = list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
     schemas = [getattr(node.target, "_schema", None) for node in exported.graph.nodes]
     if any(schema is not None and schema.is_mutable for schema in schemas):
-        exported = exported.run_decompositions({})  # keeps the operators, makes them functional
+        exported = exported.run_decompositions({})  # keeps operators, but makes them functional
     inputs = iter(flat)
     values: dict[str, Any] = {}
     weights = set()
@@ -75,7 +75,7 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
 
 
 def is_unit(node: torch.fx.Node) -> bool:
-    """Whether the node computes one or more tensors. A node that selects one of several results does not."""
+    """Whether the node computes tensors. A node that only picks one of several results does not."""
     computes = node.op == "call_function" and bool(only_tensors(node.meta.get("val")))
     return computes and picks_from(node) is None
 
@@ -100,7 +100,7 @@ def readers_of(program: Program) -> dict[str, list[str]]:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Runs the graph node by node. The files show which node killed the process, if one did."""
+    """Runs the graph node by node, and saves each value. The report shows a node that killed the process."""
 
     def __init__(self, program: Program, directory: str, report: Report) -> None:
         super().__init__(program.module)
@@ -111,7 +111,7 @@ class Recorder(torch.fx.Interpreter):
         self.symbols = bind(program.module, list(program.values.values()))
 
     def record(self) -> list[Any]:
-        """Return the graph's outputs. Events: `units`, `node` before each, `value` after, `fake_mismatch`."""
+        """Return the outputs. Report `units`, `node` before and `value` after each node, `fake_mismatch`."""
         os.makedirs(self.directory, exist_ok=True)
         self.report.event(events.Units(readers_of(self.program), bool(self.program.ranges)))
         self.extra_traceback = False
@@ -133,7 +133,7 @@ class Recorder(torch.fx.Interpreter):
         return result
 
     def _keep(self, name: str, result: Any) -> None:
-        """Save one value; each of several results is saved by the node that picks it."""
+        """Save one value. If a node has several results, the nodes that pick them are saved instead."""
         nan = inf = False
         if isinstance(result, torch.Tensor):
             self.room -= result.numel() * result.element_size()
@@ -142,7 +142,7 @@ class Recorder(torch.fx.Interpreter):
             result = compact(result)
             if result.is_floating_point() or result.is_complex():
                 wide = result.float() if result.element_size() == 1 else result
-                # Minus infinity is the usual value of masks.
+                # Do not count -inf, the usual value of masks.
                 high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)
                 nan, inf = bool(torch.isnan(wide).any()), bool(high.any())
         elif not isinstance(result, (int, float, bool)):
@@ -152,11 +152,11 @@ class Recorder(torch.fx.Interpreter):
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy to the CPU without the rest of a larger storage; strides are kept if memory is dense."""
+    """Copy to the CPU, without the rest of a larger storage. The strides of a dense tensor stay."""
     return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
 
 
-# Arguments with literal sizes, of view and expand, reshape, and operators that create tensors.
+# Parameters for sizes: of view, expand, reshape, split, and operators that create tensors.
 SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
 # Namespaces of torch's own operators.
 TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
@@ -164,15 +164,15 @@ INDEXING = ("embedding", "index", "gather", "scatter", "take")
 
 
 class Uncuttable(Exception):
-    """This part cannot be cut out: a value that it needs was not recorded, or is itself bad."""
+    """The plan gives no program, for example because a needed value was not recorded or is itself bad."""
 
 
 @dataclass
 class Cut:
     """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
 
-    `dynamic`: lower and upper bound of each symbolic dimension, by argument. `stand_ins` are lines that
-    define operators; if there are none, operators that are not torch's are the user's.
+    `dynamic`: bounds of symbolic dimensions, by argument and dimension. `stand_ins`: lines that define
+    operators in place of the user's.
     """
 
     graph: torch.fx.Graph
@@ -189,7 +189,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Values of nodes in files; `bad` are the nodes whose value is NaN or infinite."""
+    """Reads recorded values of nodes. `bad` are nodes with NaN or infinity."""
 
     directory: str
     bad: frozenset[str]
@@ -204,7 +204,7 @@ class Recorded:
 
 
 def shrinkable(program: Program, found: Cut) -> list[int]:
-    """List the sizes of the cut's tensors, largest first, except sizes of tensors that are indexed."""
+    """List the sizes in the cut that can shrink, largest first. Those of indexed tensors cannot."""
     nodes = {node.name: node for node in program.nodes}
     fixed: set[int] = set()
     for copy in found.graph.nodes:
@@ -231,12 +231,11 @@ class Cutter:
         self.copies: dict[torch.fx.Node, Any] = {}
 
     def cut(self) -> Cut:
-        """Build the cut. Raise `Uncuttable` if it has no tensor output."""
+        """Build the cut. Its outputs are the tensors that nothing uses. May raise `Uncuttable`."""
         graph, keep = self.result.graph, frozenset(self.plan.keep)
         for node in self.program.nodes:
             if node.name in keep:
                 self._keep(node)
-        # the tensors that nothing else uses
         unused = [node for node in graph.nodes if node.op == "call_function" and not node.users]
         ends = [n for n in unused if "val" not in n.meta or isinstance(n.meta["val"], torch.Tensor)]
         if not ends:
@@ -257,7 +256,7 @@ class Cutter:
             self.result.graph.call_function(operator.getitem, (copy, place))
 
     def _resized(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        """Return the node's arguments, with the literal sizes that a window made smaller."""
+        """Return the node's arguments. In sizes, replace each number for which there is a window."""
         schema = getattr(node.target, "_schema", None)
         if not self.windows or schema is None:
             return node.args, node.kwargs
@@ -283,7 +282,7 @@ class Cutter:
             elif node.op == "placeholder":
                 self.copies[node] = self._leaf(node, self.program.values[node.name])
             elif self.plan.dynamic and not is_unit(node) and picks_from(node) is None:
-                try:  # compute a size as in the program if its inputs are available
+                try:  # compute a size as the program does, if the needed values are there
                     self.copies[node] = graph.node_copy(node, self._resolve)
                 except Uncuttable:
                     self.copies[node] = self.recorded(node.name)
@@ -292,7 +291,7 @@ class Cutter:
         return self.copies[node]
 
     def _leaf(self, node: torch.fx.Node, value: Any) -> Any:
-        """Add a tensor as an argument or weight, cut to its windows; return a plain value unchanged."""
+        """Add a tensor, cut to the windows, as an argument or weight. Return a plain value unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         small = value.detach()
@@ -327,10 +326,10 @@ def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
-    """Write a line for each user's operator of the cut that defines it without the user's code (`stand_in`).
+    """Return lines that define each user's operator in the cut without the user's code (`stand_in`).
 
-    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if an operator's results are
-    neither tensors nor plain values, have data-dependent sizes, or differ between two uses.
+    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if the results of an
+    operator are neither tensors nor plain values, have data-dependent sizes, or differ between two uses.
     """
     lines: dict[str, str] = {}
     for node, used in users_operators(found):
@@ -347,7 +346,7 @@ def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
 
 
 def _result_text(value: Any, symbols: dict[Any, int]) -> str:
-    """Write an expression for results like these: memory with the same layouts, plain values unchanged."""
+    """Return an expression for new tensors with the layouts of `value`. Plain values stay unchanged."""
     if isinstance(value, (list, tuple)):
         inner = "".join(_result_text(item, symbols) + ", " for item in value)
         return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)

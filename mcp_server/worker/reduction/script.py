@@ -1,6 +1,6 @@
-"""The text of a reproduction: one plain script with its model, and a file for values that it cannot create.
+"""Writes a reproduction: one plain script with its model, and a file of values that it cannot create.
 
-The parts below the `copied` lines are copied into the script.
+The parts below the `copied` lines of this file are copied into the script.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that a reproduction takes from the failing workload."""
+    """What a reproduction takes from the failing workload in addition to its program."""
 
     title: str
     configs: Configs
@@ -56,7 +56,7 @@ class Setting:
 
 
 def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
-    """Write `repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
+    """Write `repro.py`, `inputs.pt` with values that are not seeded, and files that register operators."""
     saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
     needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
     files, loading = _operators(needed, directory)
@@ -81,12 +81,12 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
 
 
 def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
-    """Copy files that register the user's operators; return their names and the lines that load them."""
+    """Copy files that register the user's operators. Return their names, and the lines that load them."""
     files, lines = [], []
     for name in names:
         base = os.path.basename(name)
         if name.endswith(OPERATORS):
-            # The script's operators, under another name: the script itself may lie in the same folder.
+            # The new name differs from the script's, because the script may be in the same folder.
             base = os.path.basename(name[: -len(OPERATORS)])[:-3] + "_operators.py"
             with open(name[: -len(OPERATORS)], "rb") as file:
                 text = registrations(file.read(), name[: -len(OPERATORS)]).text()
@@ -104,7 +104,7 @@ def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
 
 
 def _model(found: Cut) -> tuple[str, set[str]]:
-    """Return the model's class after those of its subgraphs, and the import lines that they need."""
+    """Return the text of the model's class, after the classes of its subgraphs, and the imports for them."""
     texts, imports, register = _subgraphs("", found.submodules)
     forward, more = _forward(found.graph)
     buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
@@ -114,7 +114,7 @@ def _model(found: Cut) -> tuple[str, set[str]]:
 
 
 def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
-    """Return the classes of these submodules and their own, the imports, and the lines that create them."""
+    """Return classes of submodules at all depths, their imports, and lines that create the outer ones."""
     texts: list[str] = []
     imports: set[str] = set()
     register: list[str] = []
@@ -136,7 +136,7 @@ def _class(name: str, forward: str, register: list[str], parameters: str) -> str
 
 
 def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
-    """Return the graph as a method, and the imports of the names in it."""
+    """Return the graph as a method, and the imports for its names."""
     code = graph.python_code("self")
     text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
     imports = set()
@@ -174,7 +174,7 @@ def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> 
 
 
 def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
-    """Write an expression for a tensor; with a seed, values between its smallest and largest finite ones."""
+    """Return an expression for a tensor. With a seed, values are random, in the range of its finite ones."""
     device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
     if seed is None:
         return 'saved["{}"]{}'.format(name, device)
@@ -189,7 +189,7 @@ def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
 
 
 def _dynamic_shapes(found: Cut) -> str:
-    """Write the `dynamic_shapes` of the export; static sizes are None."""
+    """Return the `dynamic_shapes` of the export as text, `None` if all sizes are static."""
     if not any(found.dynamic.values()):
         return "None"
     arguments = []
@@ -203,7 +203,7 @@ def _dynamic_shapes(found: Cut) -> str:
 
 
 def _configs(found: Cut, configs: Configs) -> str:
-    """Write the options of the compile; options of operators only for the operators in the cut."""
+    """Return the options of the compile as text. Options of operators are only for those in the cut."""
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):
         return repr(configs)
