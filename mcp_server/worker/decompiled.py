@@ -42,10 +42,10 @@ from .run import call
 from .tensors import cut_out, describe, first_non_finite, furthest, only_tensors, span, unequal
 
 Tensors = dict[tuple[str, int], torch.Tensor]
-"""The tensors of a launch, by (variable, turn), see `Place` in `package/pytorch/calls.py`."""
+"""The tensors of a launch by variable and turn, as `Place` counts them."""
 Prepared = Callable[[torch.Tensor], torch.Tensor]
 Copied = Callable[[Prepared], Tensors]
-"""Returns new tensors, with its argument applied to each."""
+"""Makes new tensors at each call, and applies the argument to each of them."""
 
 
 class LaunchByLaunch:
