@@ -1,8 +1,7 @@
-"""aoti-debug: diagnoses AOTInductor failures by running the workload. Its version, and the releases of torch.
+"""aoti-debug diagnoses AOTInductor failures by running the workload. Here: its version, and torch's releases.
 
-The supported releases are defined only here. Every tool is tried with packages and programs of these
-releases (`python -m benchmarks.releases`). A comment such as "torch 2.8-2.15" elsewhere is not a second copy:
-it says in which releases a fact was read or measured.
+The supported releases are defined only here; `python -m benchmarks.releases` tries every tool with each. A
+comment such as "torch 2.8-2.15" elsewhere says in which releases a fact was read or measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A verdict in about eleven lines, for terminals and MCP clients: what, why, eager mode, where, the fix.
+"""A verdict in about eleven lines, for terminals and MCP clients: what failed, why, where, and the fix.
 
-Evidence, checks and commands appear only with `--verbose`, on the page and in the JSON.
+The full evidence with its commands, and the checks, are in the output of `--verbose`, the page and the JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEAD, _TAIL = 18, 16  # characters kept at each end of a long kernel name
 
 IN_MODEL = "so the fault is in the model or its inputs, not the compiler."
 IN_PACKAGE = "so the fault is in the compiled package, not the model."
-# What eager mode says about where to look, by category.
+# What eager mode's result says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
     ("nan_or_inf", "same"): f"Eager mode returns NaN or infinity too, {IN_MODEL}",
     ("nan_or_inf", "differs"): f"Eager mode returns finite values, {IN_PACKAGE}",
@@ -81,12 +81,12 @@ class Line:
 
 
 def text(verdict: Verdict) -> str:
-    """Return the lines for an MCP client, which has the rest as structured content."""
+    """Return the lines for an MCP client, which also gets the complete verdict as structured content."""
     return "\n".join(line.plain() for line in lines(verdict, in_shell=False))
 
 
 def lines(verdict: Verdict, *, in_shell: bool = True) -> Iterator[Line]:
-    """Yield what a reader needs to act; with `in_shell`, tools and arguments are spelled as in a shell."""
+    """Yield the lines of a verdict. With `in_shell`, tools and arguments are spelled as in a shell."""
     for line in _lines(verdict, in_shell):
         is_code = line.role in ("removed", "added", "command")
         yield line if is_code or not in_shell else replace(line, text=in_shell_words(line.text))
@@ -99,7 +99,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
         yield Line("text", eager_in_words(verdict))
     proven = verdict.outcome == "fault" and verdict.confidence == "proven"
     if verdict.outcome != "no_fault" and not proven:
-        # The facts that the summary does not tell. Of similar error texts, only the longest is shown.
+        # Facts that are not in the summary. A fact that is part of a longer one is left out.
         told = verdict.summary.lower()
         untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
         facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
@@ -130,7 +130,7 @@ def title_of(verdict: Verdict) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Return one line, with long kernel names cut: `cpp_fused__softmax…unsqueeze_view_1`."""
+    """Return the text as one line, shortened; long kernel names become `cpp_fused__softmax…view_1`."""
     text = _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", clean(text)).replace(
         "\n", " "
     )
@@ -138,7 +138,7 @@ def _bounded(text: str) -> str:
 
 
 def eager_in_words(verdict: Verdict) -> str:
-    """Say what eager mode shows about where to look. Empty if unknown."""
+    """Return the sentence of EAGER for this verdict. Empty if there is none."""
     told = verdict.category is not None and verdict.outcome == "fault"
     return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
 
@@ -158,7 +158,7 @@ def _labelled(label: str, texts: list[str]) -> Iterator[Line]:
 
 
 def _where(verdict: Verdict) -> Iterator[Line]:
-    """Yield the line of the model, and the launch."""
+    """Yield where it failed, if known: the line of the model, and the launch."""
     parties = [party for party in (verdict.guilty, verdict.crashing) if party is not None]
     placed = placed_party(verdict)
     if placed is not None:
@@ -171,13 +171,13 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """Return the party whose first line is the line that failed: root cause or crash site."""
+    """Return the root cause or else the crash site, whichever has a line of the model; else None."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 
 
 def _place(party: Component) -> str:
-    """Describe the first line; for a kernel, add its other lines that may be meant."""
+    """Format the first line of the model. For a launch, add its other lines in the same file."""
     first, *others = party.model_locations
     shown = f"{Path(first.file).name}:{first.line}  {first.code}".rstrip()
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
@@ -189,7 +189,7 @@ def _place(party: Component) -> str:
 def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
     yield Line("label", capitalized(text), "Fix")
-    before = fix.before if fix.after else None  # the replaced line is already shown as the location
+    before = fix.before if fix.after else None  # if nothing replaces this line, `Where` already shows it
     lines = (before or "").splitlines()
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
         yield Line("removed", _bounded(line))
@@ -205,7 +205,7 @@ def note_on_arguments(fix: Fix) -> str:
 
 
 def confirmation(run: Confirmed) -> list[str]:
-    """Describe the experiment: its three calls, their side effects, and why not to ship the change."""
+    """Describe the experiment: the call with and without the change, and why not to ship the change."""
     what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
     counted_runs = run.again.startswith("failed ")  # `failed 3 of 10 times (died with SIGABRT)`
     again = f"Without this change, it {run.again if counted_runs else ended_again(run.again)}."
@@ -215,7 +215,9 @@ def confirmation(run: Confirmed) -> list[str]:
 
 
 def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
-    """Yield each step as a tool call, or as a shell command if the reader cannot call the tool."""
+    """Yield each step with its tool, or with a shell command: in a shell if the verdict is not proven, for an
+    MCP client if it may not see the tool.
+    """
     for number, step in enumerate(verdict.next_steps):
         as_command = not proven if in_shell else step.tool not in CORE
         name = command_name(step.tool) if in_shell else step.tool
@@ -226,7 +228,7 @@ def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
 
 
 def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
-    """Yield the proof to run, the cost, and where the rest is."""
+    """Yield the script that repeats the experiment, the cost, and how to see the evidence."""
     proof = next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None)
     if proof is not None:
         yield Line("label", f"python {proof}", "Reproduce")
@@ -239,6 +241,6 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Format runs and seconds. Compiles are left out, because those of the user's script are not counted."""
+    """Format runs and seconds. Compiles are left out: those that the user's script makes are not counted."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')} and {cost.wall_s:.1f} s{waited}"

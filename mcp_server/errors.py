@@ -1,4 +1,4 @@
-"""What a caller gets instead of a traceback: errors that say what to do. Also reads JSON from outside."""
+"""Errors that tell the caller what to do, in place of a traceback. Also parses JSON from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 """Set by the command line, where arguments are spelled as options."""
 
 
-# The options whose names differ from those of their arguments, or that have a short form.
+# Options that are not spelled like their argument, or that have a short form.
 OPTION_NAMES = {
     "inputs": ("--inputs", "-i"),
     "env": ("--env", "-e"),
@@ -32,9 +32,9 @@ def argument(name: str) -> str:
 
 
 class ProblemError(Exception):
-    """The tool could not do its job, and the caller can do something about it.
+    """A tool cannot do its job, for a reason that the caller can remove.
 
-    A workload that fails is not a problem but a result. `next_call` names a tool or a command.
+    A workload that fails is a result, not a ProblemError. `next_call` is a tool or command to use next.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ProblemError(Exception):
 
 
 def here() -> Path:
-    """Return where relative paths start. Raise ProblemError if this directory has been deleted."""
+    """Return the current directory. Raise ProblemError if it has been deleted."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -70,7 +70,7 @@ def here() -> Path:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON. Raise `ValueError`, also if the parser runs out of stack."""
+    """Parse JSON. Raise `ValueError` if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -1,9 +1,9 @@
-"""The shared vocabulary: workloads, findings, verdicts.
+"""The types that all layers share: workloads, components, verdicts.
 
 Field names of `Verdict` are part of the public JSON. History of `FORMAT_VERSION`:
   1  first release
-  2  causes, intervention, bystanders; elements and expression of a party; what a fix did; waited_s
-  3  headline, call, eager, confirmed, remarks; `fix.action` is `fix.text`; what a fix did is in `confirmed`
+  2  added: causes, intervention, bystanders, elements, expression, waited_s, what a fix did
+  3  added: headline, call, eager, confirmed (has what a fix did), remarks; `fix.action` became `fix.text`
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ComponentKind = Literal[
 
 
 class Record(BaseModel):
-    """An immutable value that rejects unknown fields; validating another object reads its attributes."""
+    """An immutable value without unknown fields. It can also be validated from an object's attributes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
@@ -88,7 +88,7 @@ class TensorSpec(Record):
 
 
 class WorkloadBase(Record):
-    """What every workload can carry. `timeout_s` is wall-clock seconds for one run."""
+    """The fields of every workload. `timeout_s` is wall-clock seconds for one run."""
 
     cwd: Path | None = None
     env: dict[str, str] = Field(default_factory=dict)
@@ -137,7 +137,7 @@ Workload = Annotated[
 
 
 class Attached(Record):
-    """A running process to look at, and its loaded package. Without one, the package that it has unpacked."""
+    """A running process to look at, and the package it loaded. If None, its unpacked package is read."""
 
     pid: int
     package: Path | None = None
@@ -152,10 +152,10 @@ class ModelLocation(Record):
 
 
 class Component(Record):
-    """The component at the root of a failure, or where it crashed.
+    """The component that caused a failure, or where the failure showed.
 
     `elements` are the first elements at fault in an input or buffer, such as `args[1][2, 17] = 731`;
-    `expression` is what the code computes there, in the model's terms.
+    `expression` is the computation of these elements, over the model's tensors.
     """
 
     kind: ComponentKind
@@ -198,10 +198,10 @@ class FixRun(Record):
 
 
 class Fix(Record):
-    """What a careful engineer would ship; `before` and `after` are code if that helps.
+    """The change to ship. `before` and `after` are its code; None if code would not help.
 
     `ran` is set if the call was made with exactly this change and succeeded. A clamp, a guard or a replaced
-    element is never a fix: see `Confirmed`.
+    element can only confirm a cause (`Confirmed`).
     """
 
     text: str
@@ -214,21 +214,21 @@ CHECK = "if "  # beginning of a fix that only rejects bad values
 
 
 def rejecting(when: str, rule: str) -> str:
-    """Return code that rejects a value: it accepts empty tensors, and also runs under `python -O`."""
+    """Return code that raises ValueError if `when` is true; unlike assert, also under `python -O`."""
     return f"{CHECK}{when}: raise ValueError({rule!r})"
 
 
 def outside(name: str, low: object, high: object) -> str:
-    """Return code that rejects a tensor with elements outside `low` to `high`."""
+    """Return code that rejects a tensor with elements outside `low` to `high`; empty tensors pass."""
     return rejecting(f"(({name} < {low}) | ({name} > {high})).any()", f"{name} must be in {low}..{high}")
 
 
 class Confirmed(Record):
     """The experiment that confirms a cause: one change of the failing call, and its result.
 
-    The call ended with `before`, with `after` once `what` was changed, and with `again` without the change.
-    `side_effects` says what else in the outputs changed. `not_for_shipping` says what would be wrong if the
-    change were shipped. Empty if the change is the fix. `subject` is what was timed, if not a call.
+    `before`, `after` and `again` say how the call ended: unchanged, with the change `what`, and without it
+    once more. `side_effects` says what else in the outputs changed. `not_for_shipping` says what would be
+    wrong if the change were shipped; empty if it is the fix. `subject` is what was timed, if not a call.
     """
 
     what: str
@@ -242,7 +242,7 @@ class Confirmed(Record):
 
 
 class InterventionRun(Record):
-    """One change to the failing call: the call before, with the change, and what that shows."""
+    """One change to the failing call: how the call ended before and with it, and the result."""
 
     what: str
     before: str
@@ -252,7 +252,7 @@ class InterventionRun(Record):
 
 
 class Cause(Component):
-    """A party whose removal changed the failure. Several are listed in the order in which to fix them."""
+    """A component that caused the failure. Several are listed in the order in which to fix them."""
 
     category: Category
     confidence: Confidence
@@ -261,7 +261,7 @@ class Cause(Component):
 
 
 class NextStep(Record):
-    """A call that would settle what is open. `arguments` validate against the tool's schema."""
+    """A tool call that would settle an open question. `arguments` fit the tool's schema."""
 
     why: str
     tool: str
@@ -303,10 +303,10 @@ class Verdict(Record):
     """The answer of `diagnose`.
 
     `proven` rests on a run that aoti-debug made: the failure disappeared when the cause was removed and
-    returned with it (`intervention`), or the system rejected a part by name. `causes` lists all that were
-    found, the first to fix first; `bystanders` are also defects, but a run cleared them. `headline` names the
+    returned with it (`intervention`), or the system rejected a part by name. `causes` are in the order in
+    which to fix them. A run showed that the defects in `bystanders` are not the cause. `headline` names the
     failure in common words. `eager` says whether the model fails in the same way without the compiler.
-    `remarks` are facts besides the cause; `program` is the launch at fault as PyTorch.
+    `remarks` are other facts; `program` is the code of the launch at fault, translated to PyTorch.
     """
 
     format_version: int = FORMAT_VERSION

@@ -1,4 +1,4 @@
-"""Numbers, lists and quotations in sentences: correct singular and plural, and no cut inside a word."""
+"""Formats numbers, lists and quotations for sentences: singular or plural, and cuts between words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def share(number: int, total: int, noun: str, verb: str = "") -> str:
 
 
 def capitalized(text: str) -> str:
-    """Return the text with a capital first letter; the others stay as they are."""
+    """Return the text with a capital first letter; other letters are unchanged."""
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -38,7 +38,7 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def ended_again(ending: str) -> str:
-    """Return `raised the error again: text` for `raised: text`; for others, `died with SIGABRT again`."""
+    """Add "again": `raised: text` becomes `raised the error again: text`, `died` becomes `died again`."""
     how, colon, said = ending.rstrip(".").partition(": ")
     if how == "raised":
         return f"raised the error again{colon}{said}"
@@ -46,7 +46,7 @@ def ended_again(ending: str) -> str:
 
 
 def quoted(text: str, most: int = 300) -> str:
-    """Strip the text; cut a longer one after a whole word, with an ellipsis."""
+    """Strip the text. If it is longer than `most`, cut it between words and end it with an ellipsis."""
     text = text.strip()
     if len(text) <= most:
         return text

@@ -58,14 +58,14 @@ def indented(text: object, style: str = "", by: int = 2) -> Padding:
 
 def party_title(party: Component) -> str:
     """Describe kind, name and place of a root cause or crash site in one line."""
-    numbered = party.name.endswith((f"[{party.input_index}]", f"input {party.input_index}"))  # named already
+    numbered = party.name.endswith((f"[{party.input_index}]", f"input {party.input_index}"))
     places = {
         "input": None if numbered else party.input_index,
         "dim": party.dim,
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    made = party.kind in ("kernel", "op")  # a kernel or op gives a value, and is none itself
+    made = party.kind in ("kernel", "op")  # these compute the value; an input or constant is the value
     value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")
@@ -75,7 +75,7 @@ LONGEST_CELL = 80
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether the value fits on one line; of lists, only those of numbers or words, such as a shape."""
+    """Whether the value is shown on one line. Lists are if they have only numbers or single words."""
     if isinstance(value, list | tuple):
         return all(isinstance(i, int | float) or (isinstance(i, str) and " " not in i) for i in value)
     return value is None or isinstance(value, _ON_ONE_LINE)
@@ -117,7 +117,7 @@ Fields = Mapping[str, Any]  # any record's fields by label
 
 
 def _is_record(value: object) -> bool:
-    """Whether the value has named fields: a record, or the dataclass of something the worker reported."""
+    """Whether the value has named fields: a `Record`, or a dataclass of what the worker reported."""
     return isinstance(value, Record) or (is_dataclass(value) and not isinstance(value, type))
 
 
@@ -129,7 +129,7 @@ def _values(record: Any) -> Fields:
 
 
 def _named(record: Any) -> dict[str, Any]:
-    """Return the non-empty fields by their labels, the findings first."""
+    """Return the non-empty fields by their labels, those in FINDINGS first."""
     values = _values(record)
     names = sorted(values, key=lambda name: name not in FINDINGS)
     labelled_values = {str(name).replace("_", " "): values[name] for name in names}
@@ -137,7 +137,7 @@ def _named(record: Any) -> dict[str, Any]:
 
 
 def _fields(known: Fields) -> Iterator[RenderableType]:
-    """Yield scalars of a record first, then each part that has its own parts."""
+    """Yield the scalars of a record, then each other value below a heading."""
     scalars = {name: value for name, value in known.items() if is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
     for name, value in scalars.items():
@@ -202,9 +202,9 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
-    """Return the fields to show as a table, those non-empty in some row. Empty if a table does not suit.
+    """Return the columns of a table of `items`: the fields that are not empty in every row.
 
-    A table suits records of one class, with few columns and only short cells.
+    Empty if a table does not suit: it needs records of one class, few columns, and only short cells.
     """
     if not all(_is_record(item) and type(item) is type(items[0]) for item in items):
         return []
@@ -240,7 +240,7 @@ def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
 ROLE_STYLE: dict[brief.Role, str] = {"removed": "red", "added": "green", "command": "green"}
 MOST_ELEMENTS = 4
-PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `diagnose.perform`
+PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # added by `diagnose.perform`
 
 
 def brief_lines(verdict: Verdict) -> Iterator[RenderableType]:
@@ -318,11 +318,11 @@ def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
 
 
 def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) -> Iterator[RenderableType]:
-    """Format one of a verdict's two components; omit model lines already `shown` for the other."""
+    """Format the root cause or the crash site, without the lines of the model in `shown`."""
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
-    of_one = party.kind == "input" and party.value and len(party.elements) == 1  # `value` is its value
+    of_one = party.kind == "input" and party.value and len(party.elements) == 1  # the title has it
     if party.elements and not of_one:
         yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
     if party.expression:
@@ -333,7 +333,7 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
 
 
 def _path(source: str, artifacts: Sequence[Artifact]) -> str:
-    """Return a job's file as a path, which a shell can open, in place of its address for MCP clients."""
+    """Return the path of a job's file if `source` is its MCP address, else `source`."""
     found = brief.OF_JOB.fullmatch(source)
     folders = [str(each.path).partition(f"/{found['job']}/") for each in artifacts] if found else []
     known = next((before for before, middle, _ in folders if middle), None)
@@ -362,7 +362,7 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
 
 
 def check_name(decision: str) -> str:
-    """Describe a planner decision without its numbers: `look at indices`."""
+    """Return the check that a decision of the planner names, without its numbers: `look at indices`."""
     name = PLANNED.sub("", decision)
     if name == decision and " " in name:
         return decision
@@ -381,7 +381,7 @@ def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
 
 
 def write(result: Record, verbose: bool = False) -> None:
-    """Print a result on stdout; no other function does. Coloured on a terminal, plain in a pipe."""
+    """Print a result on stdout: coloured on a terminal, plain in a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         sys.stdout.write(as_text(result, verbose=verbose))

@@ -1,4 +1,4 @@
-"""Many cases diagnosed in one go: a YAML file lists them, each gets a result file, and a table shows all.
+"""Diagnoses many cases: a YAML file lists them, each gets a result file, and a table shows all results.
 
     defaults: {budget_s: 120}
     cases:
@@ -6,8 +6,8 @@
       - {package: "models/*.pt2", inputs: calls/one.pt}     # one case per matching file
       - {script: serve.py, script_args: [--fast], gpus: 0}
 
-Keys are the arguments of `diagnose`, plus `name` and `gpus` (number of GPUs, default 1). Relative paths are
-relative to the file's directory.
+Keys are the arguments of `diagnose`, plus `name` and `gpus` (number of GPUs, default 1). Relative paths start
+at the directory of the YAML file.
 
 Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
 Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
@@ -61,7 +61,7 @@ class SweepCase:
     """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
 
     name: str
-    arguments: dict[str, Any]  # from the user's file; `DiagnoseArguments` has checked them
+    arguments: dict[str, Any]  # checked by `DiagnoseArguments`
     gpus: float = 1
 
     @property
@@ -79,7 +79,7 @@ class SweepCase:
 
 
 def read_plan(path: Path) -> tuple[SweepCase, ...]:
-    """Parse the cases in `path`. Raise `ProblemError` that names the number of the faulty case."""
+    """Parse the cases in `path`. Raise `ProblemError` if the file or a case is invalid."""
     try:
         text = path.read_text()
         _check_size(yaml.compose(text, yaml.SafeLoader), {})
@@ -117,7 +117,7 @@ def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:
-    """Check that a value of the user's file is a mapping; its own values are not checked yet."""
+    """Return `value`. Raise `ProblemError` if it is not a mapping."""
     if not isinstance(value, dict):
         raise ProblemError(f"{what} is not a mapping", value=str(value)[:120], allowed=EXAMPLE)
     return value
@@ -156,7 +156,7 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
 
 
 def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]) -> str:
-    """Return `name`, or the stem of the first file; with a pattern `name-stem`, to keep names unique."""
+    """Return `name`, or else the stem of the first file. A match of a pattern gets its stem added."""
     stems = [Path(arguments[key]).stem for key in patterns]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
     parts = [str(name)] if name is not None else ([] if stems else [plain])
@@ -196,7 +196,7 @@ class CaseRecord(Record):
 
 
 class Sweep(Record):
-    """All results in file order. `reused` counts results of an earlier sweep; `report` has the table."""
+    """All results, in the order of the YAML file. `reused` of them are of an earlier sweep."""
 
     cases: list[CaseRecord] = Field(default_factory=list)
     reused: int = 0
@@ -259,7 +259,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 
 SLACK_S = 120.0  # added to the budget: time to end the running step and write the verdict
-QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
+QUEUE_S = 3600.0  # limit of the wait for a GPU, which does not count against the budget
 REFUSED = 2
 WAIT_S = 30.0
 
@@ -281,7 +281,7 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
             argv=(sys.executable, "-m", "mcp_server.sweep", str(request), str(result)),
             cwd=Path(case.arguments["cwd"]),
             env={key: value for key, value in os.environ.items() if key.startswith("AOTI_DEBUG_")},
-            # Compiles may take the budget again.
+            # Compiles do not count against the budget, up to the length of the budget.
             timeout_s=2 * float(case.arguments.get("budget_s", 300)) + SLACK_S + QUEUE_S * bool(case.gpus),
         )
         finished = await run(command, result.parent)
@@ -340,7 +340,7 @@ _DEVICE = re.compile(r"nvidia(\d+)")
 
 
 def local_gpus(devices: Path = DEVICES) -> list[str]:
-    """List GPU names from CUDA_VISIBLE_DEVICES, or /dev/nvidia*; the server cannot ask torch."""
+    """List GPUs as in CUDA_VISIBLE_DEVICES, or else from /dev/nvidia*. (This process has no torch.)"""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -349,9 +349,9 @@ def local_gpus(devices: Path = DEVICES) -> list[str]:
 
 
 class Local:
-    """Runs `jobs` cases at a time on this machine; lane i uses GPU i modulo the number of GPUs.
+    """Runs cases on this machine in `jobs` lanes; lane i uses GPU i modulo the number of GPUs.
 
-    `jobs` 0 means one lane per GPU. A lease keeps other jobs off a GPU while its case runs.
+    With `jobs` 0, each GPU has one lane. A lease keeps other jobs off a GPU while its case runs.
     """
 
     def __init__(self, jobs: int = 0) -> None:
@@ -382,7 +382,7 @@ def _attempt(case: SweepCase) -> AttemptResult:
 class Cluster:
     """Runs cases as tasks of the Ray cluster at `address`; `auto` finds the cluster of this machine.
 
-    Ray's own retries are off: the caller must see each lost task. Raise `ProblemError` if Ray is not
+    Ray's own retries are off: the caller must see each lost task. `ProblemError` is raised if Ray is not
     installed or no cluster answers.
     """
 
@@ -416,7 +416,7 @@ class Cluster:
 
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
         """Run all cases side by side; `done` is called when one ends. Leaves the cluster at the end."""
-        # Ray reports lost tasks on stdout, where results are printed, and the last ones when it is left.
+        # Ray reports lost tasks on stdout, where results belong. It may do so as late as in its shutdown.
         with redirect_stdout(sys.stderr):
             self._join()
             try:

@@ -1,4 +1,4 @@
-"""The commands: one per operation of the table, the commands that pass on a verdict, `doctor` and `serve`."""
+"""The commands: one for each operation, and `report`, `bundle`, `doctor`, `serve` and `sweep`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ Given = dict[str, Any]  # options as typer gives them; `arguments_of` turns them
 
 
 def examples(*lines: str) -> str:
-    """Format examples for the end of a help; \\b keeps their lines apart."""
+    """Format examples for the end of a help; \\b keeps click from joining their lines."""
     return "\b\nExamples:\n" + "\n".join(f"  aoti-debug {line}" for line in lines)
 
 
@@ -130,7 +130,7 @@ def add_command(
 
 
 def run_operation(operation: Operation, given: Given) -> int:
-    """Run an operation to its end, print the result, return the exit code. May raise ProblemError."""
+    """Run an operation to its end, print the result, return the exit code."""
     record = carried_out(operation, arguments_of(operation.arguments, given))
     print_result(record, given["as_json"])
     return exit_code(record)
@@ -151,7 +151,7 @@ OF_DIAGNOSE = (
 
 
 def run_diagnose(given: Given) -> int:
-    """Diagnose, print a verdict, write the requested files; return the exit code. May raise ProblemError."""
+    """Diagnose, print a verdict, write the requested files, return the exit code."""
     report, bundle, resume = given["report"], given["bundle"], given["resume"]
     if bundle and Path(bundle).exists():  # checked before the work
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
@@ -162,7 +162,7 @@ def run_diagnose(given: Given) -> int:
         if not HANDLE.fullmatch(resume):
             allowed = "the handle that a stopped diagnosis printed, such as job_1a2b3c4d"
             raise ProblemError("not a job handle", value=resume, allowed=allowed)
-        given["log"] = resume  # named `log` in the tool's arguments
+        given["log"] = resume  # the tool takes a job to continue as `log`
     arguments = arguments_of(DiagnoseArguments, given)
     assert isinstance(arguments, DiagnoseArguments)
     called = arguments.inputs or arguments.recording or arguments.pid
@@ -187,7 +187,7 @@ OF_RECORD = (
 
 
 def run_record(given: Given) -> int:
-    """Write the recording package; with --preload, run the host in this process. May raise ProblemError."""
+    """Write the recording package, or with --preload run the host to record in this process."""
     words, operation = given["package"], next(one for one in OPERATIONS if one.name == "record")
     if not given["preload"]:
         if len(words) != 1:
@@ -324,7 +324,7 @@ REPORT_WIDTH = 200  # columns, if printed to a pipe
 
 
 def is_sweep(mark: Path) -> bool:
-    """Whether the file marks an earlier sweep: empty while the sweep ran, its results afterwards."""
+    """Whether `mark` was written by a sweep: it is empty while the sweep runs, then has the results."""
     from mcp_server.sweep import Sweep
 
     try:
@@ -392,7 +392,7 @@ def sweep(
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).touch()
     results = Results(out)
-    # A bar on a terminal's stderr, one line per case in a pipe.
+    # A progress bar if stderr is a terminal, otherwise one line per case.
     console = Console(stderr=True, highlight=False)
     with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("cases", total=len(plan))

@@ -11,7 +11,7 @@ from mcp_server.model import Record
 
 
 class Exit(IntEnum):
-    """0: nothing wrong; 1: a fault was found; 2: the call was wrong or impossible; 3: inconclusive."""
+    """0: nothing wrong; 1: a fault was found; 2: wrong usage, or the tool could not run; 3: inconclusive."""
 
     OK = 0
     FAULT = 1
@@ -46,12 +46,12 @@ OF_OUTCOME = {
 
 
 def exit_code(result: Record) -> Exit:
-    """Return the code for a result: by its outcome, or by whether the step saw a fault."""
+    """Return the exit code of a result, from its `outcome` or from the faults in its other fields."""
     code = OF_OUTCOME.get(getattr(result, "outcome", ""))
     if code in (Exit.OK, Exit.FAULT):
         return code
-    # A fault: a failed run, or a checker's finding in a run that did not fail; repeats that do not all pass;
-    # certain problems of the machine or package; inputs outside what was compiled.
+    # Faults are: a failed run or what a checker found in it; repeated runs that did not all pass; a certain
+    # problem of the machine or package; inputs that do not fit.
     saw_fault = (
         any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
         or getattr(result, "pattern", "clean") != "clean"
@@ -65,13 +65,13 @@ def exit_code(result: Record) -> Exit:
 
 
 def main() -> None:
-    """The `aoti-debug` program. A wrong call ends in a few lines on stderr, never in a traceback."""
+    """Run `aoti-debug`. A wrong command line ends in a few lines on stderr, never in a traceback."""
     from mcp_server.server.standard_streams import check_descriptors, open_missing
 
     try:
         open_missing()
         check_descriptors()
-        # Reject arguments that are not UTF-8: results are JSON and text in UTF-8, which cannot have them.
+        # Reject arguments that are not UTF-8: results repeat arguments, and are written in UTF-8.
         odd = next((word for word in sys.argv if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
         if odd:
             what = "an argument is not UTF-8"
@@ -80,7 +80,7 @@ def main() -> None:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
     if arguments[:1] == ["serve"] and arguments[1:] in ([], ["--tools", "all"], ["--tools", "core"]):
-        # Without the imports of the other commands, because clients wait for the start.
+        # MCP clients wait for the start, so the imports of the other commands are skipped.
         from mcp_server.__main__ import main as serve
 
         serve(arguments[-1] if len(arguments) > 1 else "")
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code. Tool names as the server spells them also work."""
+    """Run a command line and return its exit code. Names of MCP tools, such as explain_error, also work."""
     from mcp_server.cli.app import app
     from mcp_server.cli.parameters import ClickException, corrected, explained
     from mcp_server.jobs.store import cause

@@ -33,23 +33,23 @@ from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import capitalized, listed
 
-# The command waits for the end, so this argument does not apply.
+# A command always waits until its job ends.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
-# The kinds of positional target, by the argument that each one fills.
+# What the positional TARGET can be, by the argument that it fills.
 TARGETS = {
     "script": "a script (.py)",
     "package": "a package (.pt2)",
     "exported": "an exported program (.pt2)",
     "command": "a program to run",
 }
-WITHOUT_TARGET = ("log", "recording", "pid")  # options that say what to work on
-AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS state more briefly
+WITHOUT_TARGET = ("log", "recording", "pid")  # one of these makes TARGET unnecessary
+AS_TARGET = frozenset({"script", "script_args", "command"})  # hidden: TARGET and ARGS are shorter
 TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
 
-# Arguments whose texts for agents mention things that only agents have. All others use one text.
+# Help of arguments whose descriptions suit only agents. The others show their description.
 OPTIONS = {
     "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
     "inputs": "Inputs of the call: a file of torch.save, or JSON such as "
@@ -60,7 +60,7 @@ OPTIONS = {
     "changes": "Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. "
     f"Form: {FORMS}.",
 }
-# The sections of a long help, most used first, and the arguments in each. All others are listed before them.
+# The sections of a long help, with their arguments, most used first. Other options come before the sections.
 SECTIONS = {
     "What to look at": (
         *("inputs", "exported", "package", "model_name", "log", "recording", "pid", "resume"),
@@ -70,8 +70,8 @@ SECTIONS = {
     "Limits": ("budget_s", "timeout_s"),
     "Where and how to run it": ("python", "cwd", "env", "extra_imports", "device_index", "in_place"),
 }
-LONG = 10  # options
-# What the value of an option is, if not any text.
+LONG = 10  # a help with more options has sections
+# What an option's value is called in the help, if not TEXT.
 FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "constants", "core")
 METAVARS = {
     **dict.fromkeys(FILES, "FILE"),
@@ -130,9 +130,9 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
 
 
 def targets_of(model: type[Arguments]) -> list[str]:
-    """List the arguments that a positional target may fill: the workload of a command.
+    """List the arguments that a positional TARGET may fill: the kinds of workload that the command takes.
 
-    A required workload is itself positional, so the list is then empty.
+    Empty if one of them is required, because it is then itself positional.
     """
     fields = model.model_fields if issubclass(model, RunArguments) else {}
     kinds = [kind for kind in TARGETS if kind in fields]
@@ -140,7 +140,7 @@ def targets_of(model: type[Arguments]) -> list[str]:
 
 
 def _option(name: str, field: FieldInfo, help_text: str, hidden: bool) -> inspect.Parameter:
-    """Build an option. A mapping is repeated as NAME=VALUE, complex values are text, choices are listed."""
+    """Build an option: repeated NAME=VALUE for a mapping, text for other complex values."""
     kind: Any = field.annotation
     metavar = METAVARS.get(name, "TEXT")
     default = field.default
@@ -193,7 +193,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
 
 
 def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
-    """Return the arguments that a positional target fills, judged by name and, for a .pt2, by content."""
+    """Return the arguments that TARGET and ARGS fill, by the name of the target and the content of a .pt2."""
     if target.endswith(".py"):
         return {"script": target, "script_args": rest}
     if target.endswith(TENSOR_FILES):
@@ -214,7 +214,7 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
 
 
 def _is_archive(target: str) -> bool:
-    """Whether the target is a package under another name: a file that is a zip archive and no program.
+    """Whether the target is a package without the suffix .pt2: a zip archive that is not executable.
 
     Raise ProblemError for a folder, or for a link to nothing.
     """
@@ -249,7 +249,7 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
         raise ProblemError(f"--{name} is not a valid command line ({error})", value=value[:120]) from error
 
 
-# Typer contains click or comes beside it, depending on its version.
+# Some versions of typer contain click, others import it: these classes are found through typer in both.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 ClickException: type[Exception] = UsageError.__bases__[0]
 _NO_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*valid (number|float|integer).*")
@@ -286,7 +286,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
 def corrected(what: str, words: Sequence[str]) -> str:
     """Return the command line with the spelling of a `did you mean` suggestion. Empty if unsure."""
     meant = _MEANT.search(what)
-    names = [word.rpartition("/")[2] for word in words]  # a suggested file is in the same folder
+    names = [word.rpartition("/")[2] for word in words]  # a suggestion for a file has no folder
     close = difflib.get_close_matches(meant["meant"], names, 1) if meant else []
     if meant is None or not close or close[0] == meant["meant"]:
         return ""

@@ -43,7 +43,7 @@ def carried_out(operation: Operation, arguments: Arguments) -> Record:
 
 
 def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
-    """Print the result on stdout: for people, or exactly what the MCP tool would return in full."""
+    """Print the result on stdout, as text for people or as its complete JSON."""
     with printing():
         if as_json:
             sys.stdout.write(record.model_dump_json(indent=2) + "\n")
@@ -52,7 +52,7 @@ def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
 
 
 def print_problem(problem: ProblemError) -> None:
-    """Print on stderr what is wrong with the call and what to do instead."""
+    """Print on stderr what is wrong with the command and what to do instead."""
     console = Console(stderr=True, highlight=False)
     what = problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
     console.print(plain(f"error: {in_shell_words(what)}", "bold red"), soft_wrap=True)
@@ -105,7 +105,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
 
 
 def _print_stopped(state: JobState) -> None:
-    """Print what a stopped diagnosis knew, and how to continue it; the terminal may be gone."""
+    """Print what a stopped diagnosis has found, if the terminal still exists, and how to continue it."""
     if state.kind == "diagnose":
         if state.result is not None:
             with suppress(OSError):
@@ -125,8 +125,9 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
         known = state.progress
         seen = len(known) - known[::-1].index(step) if step in known else 0
         for line in known[seen:]:
-            told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)  # the time is shown once
-            limit = "" if step else most  # shown only once
+            # The line begins with the time, so the time inside is removed. Only the first has the limit.
+            told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)
+            limit = "" if step else most
             console.print(plain(f"[{state.wall_s:.1f} s{limit}] {told}"), soft_wrap=True)
             step = line
 

@@ -1,4 +1,4 @@
-"""`--symptom slow`: finds where the time of a call goes and which change saves it, timed in pairs."""
+"""`--symptom slow`: finds where the time of a call goes, and times changes in pairs of calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChang
 MOST_SHOWN = 5
 MOST_BUILDS = 2
 ONE_THREAD, ALL_THREADS = "one thread", "a thread for each processor"
-LEAST_SPUN = 1.5  # processor time of several threads divided by that of one, from which threads only spin
+LEAST_SPUN = 1.5  # several threads that use this many times the processor time of one thread mostly spin
 
 
 LEVERS = {
@@ -109,15 +109,17 @@ class Timed:
     def winning(self) -> list[PairsTimed]:
         """Changes that are faster beyond the noise and give the same outputs, the best first.
 
-        One thread never spins to wait for another, so using one must save much of the processor time to
-        count. An option of the build comes before a change of the model that saves no more.
+        The ratio of a build option counts a tenth more, because a change of the model is more work.
         """
         won = [each for each in self.pairs if each.same and each.low >= self.least(each)]
         options = {each.signal.name for each in self.signals if each.signal.configs is not None}
         return sorted(won, key=lambda each: -each.ratio * (1.1 if each.name in options else 1.0))
 
     def least(self, pair: PairsTimed) -> float:
-        """The ratio from which a change counts as faster."""
+        """The ratio from which a change counts as faster; infinite for a change that cannot be judged.
+
+        If processor time was compared, one thread always uses less, because it never spins to wait.
+        """
         if pair.name not in {*LEVERS, *(each.signal.name for each in self.signals)}:
             return inf
         spun = {ONE_THREAD: LEAST_SPUN, ALL_THREADS: inf} if pair.by_cpu else {}
@@ -131,7 +133,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Built:
-    """How the package was built and called: its program, that build's options, and the caller's threads."""
+    """How the package was built and called: exported program, options of the build, threads of the caller."""
 
     program: Path | None = None
     configs: dict[str, object] = field(default_factory=dict)
@@ -141,10 +143,7 @@ class Built:
 async def diagnose_call(
     context: Context, workload: PackageWorkload, built: Built, *, budget_s: float
 ) -> tuple[Verdict, float]:
-    """Return a verdict of category `cost`, or `no_fault` with the numbers, and the seconds of a single call.
-
-    May raise `ProblemError`.
-    """
+    """Return a verdict (`cost`, or `no_fault` with the times), and the seconds of a single call."""
     if workload.inputs is None:
         raise ProblemError(
             "timing a call needs inputs",
@@ -168,7 +167,7 @@ async def diagnose_call(
 async def _launches(
     context: Context, workload: PackageWorkload, view: PackageView, request: dict[str, object]
 ) -> list[LaunchTime]:
-    """Time the launches of the unchanged package, slowest first. None on a GPU, where they return early."""
+    """Time the launches of the unchanged package, slowest first. Empty on a GPU: launches return early."""
     library = await build_forwarders(context, view) if view.package.device_type == "cpu" else None
     if library is None:
         return []
@@ -186,7 +185,7 @@ async def _launches(
 async def _pairs(
     context: Context, workload: PackageWorkload, request: dict[str, object], others: dict[str, Path]
 ) -> tuple[list[PairsTimed], str]:
-    """Time each change; a build that ends the process is left out, and its name returned."""
+    """Time each change. If a build ends the process, time the others and also return the build's name."""
     died = ""
     while True:
         kept = {name: str(path) for name, path in others.items() if name != died}
@@ -202,7 +201,7 @@ async def _pairs(
 
 
 def _with_program(signals: list[Found], built: Built) -> list[Found]:
-    """Add what only the program shows: other work on constants, unused rows, and the build's options."""
+    """Add the signals that need the program: other work on constants, unused rows, options of the build."""
     names = [each.signal.name for each in signals]
     leave = f"leave out {', '.join(built.configs)} of the build's options"
     own = [Found(replace(DEFAULTS, fix=leave))] if built.configs else []
@@ -213,10 +212,10 @@ def _with_program(signals: list[Found], built: Built) -> list[Found]:
 async def _builds(
     context: Context, workload: PackageWorkload, built: Built, signals: list[Found]
 ) -> tuple[list[Found], dict[str, Path], set[str]]:
-    """Compile the program for its signals, with an option or a change, and omit builds that fail.
+    """Compile the program with the options or the change of each signal, at most MOST_BUILDS times.
 
     Return the signals with the lines that a change replaced, the packages by the name of the signal, and the
-    signals that are settled by a build or because there was nothing to change.
+    names of the signals that are settled: they were built, or there was nothing to change.
     """
     out, found = context.fresh("others"), []
     packages: dict[str, Path] = {}
@@ -287,9 +286,9 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
 
 
 def _left(timed: Timed) -> list[tuple[Found, float]]:
-    """List signals not settled by a build, with their launches' share of the time, the largest first.
+    """List the signals that are not settled, with the share of the time in their launches, largest first.
 
-    A timed build without such work also settles other builds that avoid the same work.
+    A signal also counts as settled if a signal with the same headline is settled.
     """
     settled = {each.signal.headline for each in timed.signals if each.signal.name in timed.tried}
     open_ones = [each for each in timed.signals if each.launches and each.signal.headline not in settled]
@@ -319,7 +318,7 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
 
 
 def _party(found: Found, view: PackageView) -> Component:
-    """The first launch of a signal, or the lines of the model that a change replaced, or the build."""
+    """Return the first launch of a signal, else the model lines that a change replaced, else the build."""
     if not found.launches and not found.lines:
         return Component(kind="environment", name=found.signal.name)
     if not found.launches:
@@ -338,7 +337,7 @@ def _of_what(pairs: PairsTimed) -> str:
 
 
 def _name(launch: Launch, view: PackageView) -> str:
-    """The kernel, or the operator that the proxy executor calls."""
+    """Return the kernel of a launch, or the operator that it calls through the proxy executor."""
     return view.package.proxy_target(launch.proxy_index) or launch.kernel
 
 
@@ -355,10 +354,10 @@ def _of_launch(each: LaunchTime) -> Evidence:
     return Evidence(step="time_call", fact=f"{each.name}: {told(each.seconds)} ({share:.0%}), {times}")
 
 
-# A library of forwarders, loaded before an unchanged package: one for each kernel and operator it calls. Each
-# passes on six integer registers, eight vector registers and as many stack words as the widest kernel has
-# parameters (System V ABI), which fits the signature of every kernel and shim. Measured on a CPU: no visible
-# overhead on calls of 21 ms, 0.17 microseconds a launch (facts of torch 2.13).
+# A preloaded library has a forwarder for each kernel and operator that the unchanged package calls. It times
+# the function, and passes on six integer registers, eight vector registers, and as many stack words as the
+# widest kernel has parameters: enough for any signature (System V ABI). It costs 0.17 microseconds a launch
+# (torch 2.13).
 LEAST_WORDS = 24
 _OPERATOR = re.compile(r"aoti_torch_(?:cpu|mkldnn)_(?!dtype|device|layout)\w+")
 _HEAD = """\
@@ -423,7 +422,7 @@ def source_of(names: Sequence[str], words: int) -> str:
 
 
 async def build_forwarders(context: Context, view: PackageView) -> Path | None:
-    """Build the library. None if there are no such calls, on other processors, or without a compiler."""
+    """Build the forwarders. None if there is nothing to forward, the processor differs, or it fails."""
     names = symbols_of(view)
     if not names or platform.machine() != "x86_64":
         return None

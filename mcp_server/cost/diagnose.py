@@ -42,7 +42,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.worker.events import BuildTimed, LinesTraced, LoadedIn, TracedLine
 
-OF_PROCESSORS = " of processor time"  # this time does not grow with other processes
+OF_PROCESSORS = " of processor time"  # unlike wall time, it does not depend on other processes
 LEAST_SHARE = 0.2  # of a build; smaller parts are not worth a change
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
@@ -61,7 +61,8 @@ async def diagnose_build(
 ) -> Verdict:
     """Build with an empty cache, then without the slowest part. Raise `ProblemError` if the build fails.
 
-    `empty_cache`: the user's build also had an empty cache. Otherwise the cache had the tests' results.
+    `empty_cache`: the user's build had an empty cache, too. Otherwise its cache had the results of the tests
+    of vector instructions.
     """
     build = _Build(context, workload, program, budget_s, imports)
     first = await build.timed(configs)
@@ -104,7 +105,7 @@ def _without_loss(first: BuildTimed, tried: bool) -> str:
 
 @dataclass(frozen=True)
 class _Change:
-    """Options and variables of a build, or another program, that omit a part of it."""
+    """A changed build that omits a part: other options, variables, or another program."""
 
     party: Component
     headline: str
@@ -120,7 +121,7 @@ class _Change:
 
 
 def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -> list[_Change]:
-    """List the changes whose part takes a fifth of the build, the largest first."""
+    """List the changes that omit at least a fifth of the build, the largest first."""
     tuned = [name for name in TUNING if configs.get(name)]
     rows = []
     if tuned:
@@ -215,7 +216,7 @@ class _Build:
 
 
 def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten: list[_Change]) -> Verdict:
-    """Report a build that was stopped. Its trace shows an unrolled loop, but no times of parts."""
+    """Report a build that did not end in time. Its trace may show an unrolled loop, but not the times."""
     summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
     if loops:
         return _unrolled(context, summary, loops[0], evidence, *(each.fix for each in rewritten))
@@ -226,7 +227,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten
 def _without_loop(
     loops: list[TracedLine], configs: dict[str, object], rolled: CapturedAttempts | None
 ) -> list[_Change]:
-    """List the change of a loop with which the export passed and agreed with eager mode, if there is one."""
+    """Return one rewrite of an unrolled loop with which the export passed. Empty if there is none."""
     if rolled is None:
         return []
     tried = [each for each in rolled.attempts if each.outcome == "passes"]
@@ -244,7 +245,7 @@ def _without_loop(
 
 
 def _of_loop(line: TracedLine) -> tuple[Component, str, str]:
-    """The party, the headline and the reason for a Python loop: each pass becomes separate code."""
+    """Return component, headline and reason for a Python loop, each pass of which becomes separate code."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
     party = Component(kind="op", name=line.code, model_locations=[place])
@@ -255,7 +256,7 @@ def _of_loop(line: TracedLine) -> tuple[Component, str, str]:
 def _unrolled(
     context: Context, took: str, line: TracedLine, evidence: list[Evidence], *rewrites: Fix
 ) -> Verdict:
-    """Report an unrolled loop without timing, with the first rewrite that exports."""
+    """Report an unrolled loop that was not timed, with the first rewrite, or advice if there is none."""
     party, headline, why = _of_loop(line)
     advice = Fix(
         text="compute all passes at once (stack the weights, and use one batched operation); if a pass "
@@ -291,7 +292,7 @@ def _nodes_of(lines: list[TracedLine]) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What a workload provides: its package, the program that it was built from, and that build's options."""
+    """What can be timed of a workload: its package, its exported program, and the options of its build."""
 
     package: PackageWorkload | None = None
     program: Path | None = None
@@ -307,7 +308,7 @@ def _without_package() -> ProblemError:
 async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
-    """Return a `cost` verdict, or `no_fault` with what was timed. Raise `ProblemError` without a subject."""
+    """Return a `cost` or `no_fault` verdict with the times. Raise `ProblemError` if nothing can be timed."""
     verdict = await _largest_cost(context, workload, exported, symptom, budget_s)
     return with_subject(verdict, workload, context)
 
@@ -375,7 +376,7 @@ def _loaded_again(loads: Sequence[CapturedLoad], took: str) -> _Words:
 
 
 def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) -> _Words | None:
-    """The program's work besides its calls, if it takes longer than the calls do alone."""
+    """Return a loss if the loads, or the program's own code between calls, take longer than the calls."""
     calls = calls_in_turn(seen.calls)
     own, loading = len(calls) * seconds, sum(load.seconds or 0.0 for load in loads)
     each = f"{counted(len(calls), 'call')} of {told(seconds)}"
@@ -383,7 +384,7 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
         took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)} beside {each}."
         return _loaded_again(loads, took)
     gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
-    outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without the hook's
+    outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without those of the hook
     if not calls or outside < LEAST_OUTSIDE * (own + outside):
         return None
     took = f"Between {each}, the program itself took {told(outside)} of processor time."
@@ -394,7 +395,7 @@ def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) 
 OF_PROGRAM = "to test this, the program itself would have to be changed."
 LEAST_CALLS = 8
 LEAST_COMPILES = 3
-LEAST_OUTSIDE = 0.6  # of the time from the first call to the last
+LEAST_OUTSIDE = 0.6  # of the calls and the time between them
 PROFILE = "profile the program (python -m cProfile -s cumtime): its own code around this line takes the time"
 COMPILE_ONCE = (
     "compile once, before the first request, with dynamic_shapes for the sizes that change, "
@@ -403,7 +404,7 @@ COMPILE_ONCE = (
 
 
 def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
-    """The line that compiled several times, and the time for that, if the calls took less."""
+    """Return the times in words, and the line that compiled several times, if the calls took less time."""
     lines = [each.location for each in seen.compiles if each.location is not None]
     line = max(lines, key=lines.count, default=None)
     took = sum(each.seconds or 0.0 for each in seen.compiles if each.location == line)
@@ -415,7 +416,7 @@ def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
 
 
 def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
-    """The calls of the thread that made the last one. None if they are few."""
+    """Return the calls of the thread that made the last call. Empty if they are few."""
     last = calls[-1] if calls else None
     found = [
         each for each in calls if last is not None and (each.pid, each.thread) == (last.pid, last.thread)
@@ -426,7 +427,7 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
 async def _subject(
     context: Context, workload: Workload | None, exported: Path | None, env: Mapping[str, str]
 ) -> _Subject:
-    """Find what to time: of a script, the last call and build. Raise `ProblemError` if there is none."""
+    """Find what to time; of a script, the suspect call and last build. Raise `ProblemError` if nothing."""
     if isinstance(workload, PackageWorkload):
         return _Subject(workload, exported)
     if isinstance(workload, ExportedWorkload):
@@ -455,7 +456,7 @@ async def _subject(
 ROUNDS = 3
 # Seconds of processor time. The test takes 1 to 2 s in every process, and more with an empty cache.
 LEAST_TEST_S = 3.0
-LEAST_SAVED_S = 0.2  # of processor time, to be saved by weights outside of the package
+LEAST_SAVED_S = 0.2  # processor time that weights outside of the package must save
 LARGE_WEIGHTS = 64 << 20  # bytes
 MOST_OF_WEIGHTS = 0.5
 WITHOUT_TEST = Lever(
@@ -485,7 +486,7 @@ class _Way:
 
 
 async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[CapturedLoad]) -> Verdict:
-    """Time loads as they are and changed, in turn, each in its own process. May raise `ProblemError`."""
+    """Time the load in each way by turns, each in a new process."""
     workload = subject.package
     assert workload is not None
     request: dict[str, object] = {"package": str(workload.package), "model_name": workload.model_name}
@@ -508,7 +509,7 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
 
 
 def _most_of(view: PackageView) -> str:
-    """Name the constant that is most of a package, of which the model may use only a part."""
+    """Return a sentence on the constant that has most of the weights. Empty if none has half of them."""
     whole = sum(each.bytes for each in view.package.constants)
     largest = max(view.package.constants, key=lambda each: each.bytes, default=None)
     if largest is None or largest.bytes < MOST_OF_WEIGHTS * whole:
@@ -539,7 +540,7 @@ async def _without_weights(context: Context, workload: PackageWorkload, subject:
 def _of_loads(
     context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad], most: str
 ) -> Verdict:
-    """The largest loss: repeated loads of one package, the test of the processor, or the weights."""
+    """Return the largest loss: repeated loads, the test of the processor, or the weights."""
     plain, quick, *rest = times
     usual, without = (told(_middle(each)) for each in (plain, quick))
     said = f"The load takes {usual} of processor time, {without} with {ISA_OK}=1"
@@ -582,7 +583,7 @@ def _middle(times: Sequence[LoadedIn]) -> float:
 
 
 def _ratio(before: Sequence[LoadedIn], after: Sequence[LoadedIn]) -> float:
-    """The smallest ratio of a pair."""
+    """Return the smallest ratio, before to after, of any pair."""
     return min(a.cpu / max(b.cpu, 1e-3) for a, b in zip(before, after, strict=True))
 
 

@@ -27,7 +27,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
 ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"  # skips the test of the processor's vector instructions
-LEAST_WIN = 1.15  # least lower quartile of the paired ratios
+LEAST_WIN = 1.15  # the lower quartile of the paired ratios must be at least this
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Win:
-    """A change that saved time: the seconds before it, with it and after undoing it, and how sure that is."""
+    """A change that saved time: seconds before, with and after it, and in `spread` how sure the win is."""
 
     lever: Lever
     before: float
@@ -83,7 +83,7 @@ def loss(
     evidence: Sequence[Evidence] = (),
     unproven: str = "",
 ) -> Verdict:
-    """Build the verdict for a proven or likely loss. `unproven` says what would prove the latter."""
+    """Build the verdict for a loss: proven with a `Win`, else likely; `unproven` says what a proof needs."""
     won = how if isinstance(how, Win) else None
     return Verdict(
         outcome="fault",
@@ -124,9 +124,9 @@ _MOVES = frozenset({"clone", "permute", "transpose", "view", "unsafe", "copy", "
 class Signal:
     """A kind of work that a package shows.
 
-    `find` returns its launches. `configs` are the options of a build that may avoid the work. None if no
-    option does. `change` names a change of the program that avoids it (worker/timing.py). Without a timed
-    build, the signal is reported if its launches take `share` of a call; as a remark if it is not `certain`.
+    `find` returns its launches. `configs` are options of a build that may avoid the work; None if there are
+    none. `change` names a change of the program that avoids it (worker/timing.py). Without a timed build, the
+    signal is reported if its launches take `share` of a call, but only in a remark if it is not `certain`.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Signal:
 
     @property
     def lever(self) -> Lever:
-        """The build with these options, or of the changed program."""
+        """The change: a build with these options, or of the changed program."""
         return Lever(f"with {self.name}", self.fix, self.code, self.note)
 
 
@@ -162,7 +162,7 @@ class Found:
 def work_on_constants(view: PackageView) -> list[Launch]:
     """Launches that depend on no input, such as a mask, positions, or weights that are converted.
 
-    Work in a kernel that also reads an input is not found here, but in the program.
+    Such work in a kernel that also reads an input is only found in the program (PRECOMPUTED).
     """
     large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
     alone = (each for each in view.wrapper.launches if not view.flow.backward_from(each.index).inputs)
@@ -378,6 +378,6 @@ SIGNALS = (
 
 def signals_of(view: PackageView) -> list[Found]:
     """Return the signals of a package, in the order of the table."""
-    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # signals may share one
+    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # signals may share `find`
     found = (Found(signal, launches[signal.find]) for signal in SIGNALS)
     return [each for each in found if each.launches]

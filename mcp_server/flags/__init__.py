@@ -1,4 +1,4 @@
-"""The table of AOTInductor debugging flags. It says when, since which torch and on what each flag acts.
+"""The table of AOTInductor debugging flags: when each acts, since which release, and on which device.
 
 `select` turns requested flags into environment variables and config entries.
 """
@@ -50,9 +50,9 @@ def select(
 ) -> FlagPlan:
     """Return the plan for `requested` (name -> value) at `moment`.
 
-    Without `torch_version` or `device`, the rules that depend on it are skipped and the plan has a warning.
-    Raise `ProblemError` for an unknown name, a bad value, or a flag that would have no effect: a flag that
-    silently does nothing looks like a clean result.
+    If `torch_version` or `device` is None, rules that depend on it are skipped, and the plan has a warning.
+    Raise `ProblemError` for an unknown name, a bad value, or a flag that would have no effect: its run would
+    look like a check that found nothing.
     """
     torch = release_of(torch_version) if torch_version else None
     if torch_version and torch is None:
@@ -62,7 +62,7 @@ def select(
     chosen = tuple(_choose(name, value, moment, torch, device) for name, value in requested.items())
     _check_together(chosen, torch)
     env = {one.flag.env: one.value for one in chosen if one.flag.env}
-    # A flag with both spellings is set only through its variable: torch reads config defaults from there.
+    # If a flag has a variable and a config entry, only the variable is set: it is the entry's default.
     config = {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
     warnings = []
     if torch is None and any(one.flag.since > FIRST for one in chosen):

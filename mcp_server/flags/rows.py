@@ -326,7 +326,6 @@ PRINTING: tuple[Flag, ...] = (
         misses="see DUMP_AOTI_MINIFIER",
         needs=(Need("DUMP_AOTI_MINIFIER", "1", "the level acts only when the minifier is on"),),
     ),
-    # Caches, logs and traces.
     Flag(
         env="TORCHINDUCTOR_CACHE_DIR",
         values=TEXT,

@@ -43,7 +43,7 @@ DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blo
 
 @dataclass(frozen=True)
 class Need:
-    """Another flag that must also be set, from release `since` on."""
+    """Another flag that must also be set, in release `since` and later."""
 
     name: str
     value: str

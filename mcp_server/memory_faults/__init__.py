@@ -37,9 +37,9 @@ class MissedArgument(Record):
     """The tensor that the access was meant for, as passed to the launch.
 
     `bytes_outside` is the gap between the access and the nearest byte of the tensor, 0 right after its end.
-    `element` is the access's offset from the first element; `index` is the same offset as an index, which may
-    exceed the shape. `declared_shape` is the wrapper's shape if the real one differs. `side` is `empty` for a
-    tensor without elements, `host` for memory of another device.
+    `element` is the offset from the first element, in elements; `index` is the same place as an index, which
+    may exceed the shape. `declared_shape` is the shape in the wrapper, if the real one differs. `side` is
+    `empty` for a tensor without elements, `host` for a CPU tensor.
     """
 
     parameter: str
@@ -63,8 +63,8 @@ class AddressPart(Record):
     """A value used in the address: an element of an index tensor, or a scalar argument.
 
     `minimum` and `maximum` are the range seen at the launch. Values from `lowest` to `limit` - 1 stay inside
-    the addressed tensor; `beyond` is None if a range is unknown. `producers` are the launches that last wrote
-    the index tensor, `inputs` the labels of the model inputs that it depends on.
+    the addressed tensor. `beyond`: whether a value leaves it; None if unknown. `producers` are the launches
+    that last wrote the index tensor, `inputs` the labels of the model inputs that it depends on.
     """
 
     kind: Literal["index", "scalar"]
@@ -88,7 +88,7 @@ class AddressPart(Record):
 class Blame(Record):
     """The component that made the address invalid, and the reasons.
 
-    `received` is True if the crashing kernel was passed bad data, and is not itself at fault.
+    `received` is True if the crashing kernel received bad data and is not at fault.
     """
 
     kind: BlamedKind

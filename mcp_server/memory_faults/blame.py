@@ -94,7 +94,7 @@ class BlameRules:
     def _open_mask(self) -> Blame | None:
         """The mask of a user's access bounds a loaded index, but not on the side on which the access missed.
 
-        A kernel that masks an index expects any value in it, so it must also mask the other side.
+        A kernel that masks an index does not trust its values, so it must mask the other side, too.
         """
         missed = self.missed
         if not self.user or missed is None or missed.side not in ("before", "after"):
@@ -123,7 +123,7 @@ class BlameRules:
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
     def _no_memory(self) -> Blame | None:
-        """The tensor has no memory. Without a journal, an address close to zero is the sign."""
+        """The tensor has no memory. Without a journal, an address close to zero shows this."""
         address = self.access.address
         if self.missed is None:
             return None
@@ -248,7 +248,7 @@ class BlameRules:
         return self.view.wrapper.launches[numbers[0]] if numbers else None
 
     def _name(self, launch: Launch) -> str:
-        """The custom operator that the launch calls, or its kernel."""
+        """Return the custom operator that the launch calls, or its kernel."""
         return self.view.package.proxy_target(launch.proxy_index) or launch.symbol or launch.kernel
 
     def _origin(self, variable: str, category: Category, reasons: list[str]) -> Blame:
@@ -273,8 +273,8 @@ class BlameRules:
     def _produced(self, part: AddressPart, reasons: list[str]) -> Blame:
         """Blame the producer of an index tensor.
 
-        Inductor's code computes what the model says, so the model input is blamed instead. A user's kernel or
-        operator may itself be wrong, so it is blamed directly.
+        For a kernel that Inductor generated, blame the model input: such code computes what the model says. A
+        user's kernel or operator may itself be wrong.
         """
         launches = [self.view.wrapper.launches[n] for n in part.producers]
         user_maker = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)

@@ -53,7 +53,6 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
     fault = bare_fault(access)
     choice = choose_launch(view, access, evidence)
     if choice.launch is None:
-        # Keep the summary: it does not mention a launch.
         return fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     missed, used, parts = locate(situation) if access.kind not in _NO_ADDRESS else (None, None, [])
@@ -155,8 +154,8 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
     what = "the kernel that the tool names"
     if not named:
-        # Library code is suspected only inside a call. racecheck prints no stack, and kernels launched by
-        # Python code have only Python frames.
+        # Library code is suspected only if the fault is known to be inside a call of the package: racecheck
+        # prints no stack, and kernels launched by Python code have only Python frames.
         in_call = access.launch_offset is not None or evidence.journal is not None
         has_stack = bool(access.kernel) or access.tool == "native"
         named = foreign_launches(view) if in_call and has_stack else []

@@ -85,7 +85,7 @@ class Situation:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """The values of size symbols, first from tensors recorded in the call, then computed symbols."""
+        """The values of size symbols, read from tensors recorded in the call or computed from these."""
         journal, seen = self.evidence.journal, self.seen
         if journal is None or seen is None:
             return {}
@@ -122,7 +122,7 @@ class Situation:
             above = generated_line(self.kernel, 0)
             found = [e for e in found if e.line <= line - above <= e.line + e.code.count("\n")]
         elif self.kernel.kind == "cpp":
-            # Without a line, only an index that was loaded can leave a tensor of the compiled size.
+            # Only a loaded index can leave a tensor of the compiled size.
             made = [SourceAccess(each, address_of(each.place, {})) for each in found]
             found = [each.access for each in made if each.address.elements]
         values = {**constants_of(self.kernel.source), **self.scalars}
@@ -174,7 +174,7 @@ class SourceAccess:
 
 
 def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]:
-    """Return the sides on which a test bounds what depends on these loads; only tests joined by `&` count."""
+    """Return the sides on which a test bounds an index made of `loads`. Only tests joined by `&` count."""
     match test:
         case Apply(op="and" | "bitand", args=(left, right)):
             return _bounded(left, loads) | _bounded(right, loads)
@@ -216,7 +216,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     address = situation.access.address
 
     def rank(parameter: str) -> tuple[int, int]:
-        """Sort key: empty tensors and other devices, then by distance, then tensors with the address."""
+        """Sort tensors that are empty or on another device first, and those with the address last."""
         tensor = situation.tensor(parameter)
         if tensor is None:
             return (2, 0)
@@ -229,7 +229,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     used = options[chosen]
     missed = describe_missed(situation, chosen, certain=len(options) == 1 and used is not None)
     if address is None and missed.side not in ("empty", "host"):
-        # Find the argument with index or scalar values outside it.
+        # Prefer an argument that an index or scalar is known to leave.
         for access in situation.accesses:
             for parameter in access.parameters:
                 tensor = situation.tensor(parameter)

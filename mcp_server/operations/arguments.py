@@ -1,4 +1,4 @@
-"""What an operation declares: its name and texts, its arguments, and how strictly they are checked."""
+"""The declaration of an operation: its name, texts and arguments. Validates arguments."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mcp_server.model import Record
     from mcp_server.runtime.context import Context as Context
 
-HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")  # names a job in `log`
+HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")  # a job, as given in `log`
 
-InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them; `inputs_of` checks them
+InputsArgument = str | list[dict[str, Any]]  # checked by `inputs_of`
 
 PackagePath = Annotated[str, Field(description="A package (.pt2).")]
 ExportedPath = Annotated[str, Field(description="An exported program (.pt2).")]
@@ -64,13 +64,13 @@ FORMS = (
 
 
 class Arguments(BaseModel):
-    """Strict arguments: an unknown name or a wrong type is an error, never dropped or coerced."""
+    """Strict arguments: unknown names and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields, a class's own before those of its bases, so that the important ones come first."""
+    """Yield the fields, those of the class itself before those of its bases, which matter less."""
     declared = (name for owner in model.__mro__ for name in vars(owner).get("__annotations__", {}))
     for name in dict.fromkeys(declared):
         if name in model.model_fields:
@@ -78,7 +78,7 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 class WaitArguments(Arguments):
-    """How long a call may block before it returns a job handle."""
+    """How long a tool call may block before it returns a job handle."""
 
     wait_s: float = Field(default=30, ge=0, le=45, description="How long to wait, 0-45 s. Default: 30.")
 
@@ -95,7 +95,7 @@ class RunArguments(WaitArguments):
 
 
 class ModelArguments(RunArguments):
-    """A package or an exported program, with the modules that register its custom ops."""
+    """The modules that register custom operators of a package or exported program."""
 
     extra_imports: list[str] = Field(default=[], description="Modules or files with custom operators.")
 
@@ -110,7 +110,7 @@ class CheckArguments(ModelArguments):
 
 
 class ProgramArguments(ModelArguments):
-    """A program of the user's, or a package with the inputs of one call."""
+    """A script or command of the user, or a package with the inputs of one call."""
 
     script: Script = ""
     script_args: ScriptArguments = []
@@ -128,7 +128,7 @@ class WorkloadArguments(ProgramArguments):
 
 
 class DiagnoseArguments(WorkloadArguments):
-    """A workload or the log of one, and the time limit for the whole procedure."""
+    """A workload or the log of a run, what the user sees, and the time limit."""
 
     inputs: Inputs = ""
     exported: str = Field(
@@ -235,7 +235,7 @@ class TryArguments(CallArguments):
 
 
 class LocateArguments(ProgramArguments):
-    """What to run under which checker. If there is a `command`, `package` is what that host loads."""
+    """What to run, and the checker. If there is a `command`, `package` is what this program loads."""
 
     tool: Checker = Field(default="auto", description="Checker. Default: auto.")
 
@@ -256,7 +256,7 @@ class DumpArguments(ModelArguments):
 
 
 class DecompileArguments(ModelArguments):
-    """A package, with the inputs of a call if the program is to be compared with the package."""
+    """A package. With inputs, the written program is compared with the package."""
 
     package: PackagePath
     inputs: SameInputs = ""
@@ -396,7 +396,7 @@ BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # names of cons
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
     """Validate the arguments. Raise ProblemError: unknown or missing name, wrong type, out of range.
 
-    They are validated as JSON: there a strict model takes 3 for a float, but not "3" for an int.
+    Values are validated as JSON, where a strict model accepts 3 for a float, but not "3" for an int.
     """
     fields = model.model_fields
     for name in values:
@@ -415,7 +415,7 @@ def closest(name: str, names: Iterable[str]) -> str:
 
 
 def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError:
-    """Describe the first error; a union reports one per member, so all messages for a field are joined."""
+    """Describe the first error. A union has an error for each member, so errors of one field are joined."""
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
     where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name

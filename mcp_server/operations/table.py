@@ -1,7 +1,7 @@
-"""The operations: what each calls, what the server offers as tools, how the command line spells it.
+"""The operations: what each calls, which of them the server lists, and how a shell spells them.
 
-Steps are imported when they are called, so that the server starts fast. Arguments are checked in a thread:
-this opens archives, and other calls must be answered meanwhile.
+Tools are imported when they are called, so that the server starts fast. Arguments are checked in a thread,
+because this opens archives and must not delay other tool calls.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def diagnose(context: args.Context, given: args.DiagnoseArguments) -> Reco
 
 
 async def diagnose_process(context: args.Context, given: args.DiagnoseArguments) -> Record:
-    """Diagnose a process that runs. Raise ProblemError for a workload besides its package."""
+    """Diagnose a running process. Raise ProblemError if more than its package is given."""
     from mcp_server.diagnosis.diagnose import diagnose as step
 
     if [kind for kind in checked.chosen_kinds(given) if kind != "package"] or given.inputs or given.recording:
@@ -98,7 +98,7 @@ async def diagnose_process(context: args.Context, given: args.DiagnoseArguments)
 async def diagnose_slow(
     context: args.Context, given: args.DiagnoseArguments, symptom: CostSymptom, workload: Workload | None
 ) -> Record:
-    """Diagnose the time of a call, a load or a build where nothing fails."""
+    """Find where the time of a call, a load or a build goes, if nothing fails."""
     from mcp_server.cost.diagnose import diagnose_cost
 
     cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
@@ -195,9 +195,9 @@ SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "locati
 
 
 def question_of(given: args.InspectArguments) -> dict[str, str | int]:
-    """Return the question by its subject. Empty for the overview. Raise ProblemError for several questions.
+    """Return the question as {subject: value}; {} asks for the overview.
 
-    An assertion may come with the kernel that printed it.
+    Raise ProblemError for several questions; only an assertion may come with the kernel that printed it.
     """
     asked = {name: getattr(given, name) for name in SUBJECTS if getattr(given, name) not in ("", -1)}
     if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
@@ -392,7 +392,7 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
     from mcp_server.tools.reduce import reduce as step
 
-    if given.exported:  # only the program has the graph
+    if given.exported:  # reduce the program, and ignore the package, which has no graph
         given = given.model_copy(update={"package": ""})
     workload = await in_thread(checked.paired_model, given)
     return await step(context, workload, budget_s=given.budget_s)
@@ -505,7 +505,7 @@ def command_name(tool: str) -> str:
     return tool.replace("_", "-")
 
 
-# Arguments of ours whose names no library uses, so the names are unambiguous in a text.
+# Arguments with names that no library uses: in a text, such a name always means the argument.
 _OPTIONS = ("budget_s", "timeout_s", "extra_imports")
 _QUOTED = re.compile("`(expect|exported|inputs|package|script|check|pid|recording|launches|symptom)`")
 _NAMES = re.compile(rf"(?<![\w-])({'|'.join((*_OPTIONS, *(o.name for o in OPERATIONS if '_' in o.name)))})\b")
@@ -518,7 +518,7 @@ def in_shell_words(text: str) -> str:
 
 
 def _target(arguments: Mapping[str, Any], fields: Mapping[str, object]) -> list[str]:
-    """Return the argument that a command takes as its target, by the name of the file. Empty if none."""
+    """Return the argument that is given as TARGET: a script or package, by its suffix. Empty if none."""
     kinds = {"script": ".py", "package": ".pt2"} if "script" in fields else {}
     return [name for name, end in kinds.items() if str(arguments.get(name, "")).endswith(end)][:1]
 

@@ -54,9 +54,9 @@ def recorded_request(job: Path) -> Asked | None:
 
 
 def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
-    """Return the arguments of the diagnosis that `log` names, and its handle; else the same and "".
+    """If `log` names a job, return the arguments of that diagnosis and its handle; else `arguments` and "".
 
-    The budget is the new one. Raise ProblemError if the job is unknown or not a diagnosis.
+    The budget stays that of `arguments`. Raise ProblemError if the job is unknown or not a diagnosis.
     """
     named = HANDLE.fullmatch(arguments.log) if isinstance(arguments, DiagnoseArguments) else None
     if named is None or not isinstance(arguments, DiagnoseArguments):
@@ -72,7 +72,7 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
     return before.model_copy(
         update={
-            # Relative paths start where they started then.
+            # Relative paths start at the directory of the first run.
             "cwd": str(asked.base / before.cwd),
             "log": str(asked.base / before.log) if before.log else "",
             "budget_s": arguments.budget_s,
@@ -82,9 +82,9 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
 
 
 def open_store(*, writing: bool = True) -> Store:
-    """Open the user's store or, with a warning, one in the temporary directory if the disk rejects it.
+    """Open the user's store. If that fails, log a warning and open one in the temporary directory.
 
-    A caller that only reads jobs (not `writing`) needs no disk space. Raise ProblemError if neither opens.
+    Disk space is only checked if `writing`. Raise ProblemError if neither opens.
     """
 
     def opened(root: Path | None = None) -> Store:
@@ -108,7 +108,7 @@ def open_store(*, writing: bool = True) -> Store:
 def work_of(operation: Operation, arguments: Any, home: WarmImports | None = None) -> Work:
     """Wrap the operation as work for the manager.
 
-    `home` keeps processes that have imported torch from one job to the next.
+    `home` keeps processes that have imported torch, for later jobs.
     """
 
     async def work(job: Job) -> Record:

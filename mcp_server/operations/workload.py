@@ -1,6 +1,6 @@
-"""Turns flat arguments into a workload, its inputs and its symptom. Checks everything before anything runs.
+"""Turns arguments into a workload, its inputs and its symptom. Checks everything before anything runs.
 
-Every function raises ProblemError for what is missing, of the wrong kind, contradictory or unreadable.
+Functions raise ProblemError if something is missing, of the wrong kind, contradictory or unreadable.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def chosen_kinds(given: args.ProgramArguments) -> list[str]:
 
 
 def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """Return the script, the package, or the exported program."""
+    """Return the script, or else the package, or else the exported program."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="the script alone")
@@ -127,7 +127,7 @@ def package_workload(
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
     if isinstance(given, args.DiagnoseArguments):
-        # A wrong file in place of the package may be the very fault to be diagnosed.
+        # A file that is not a package is diagnosed. Only an unknown model raises here.
         package = file("package", given.package, around["cwd"])
         _why_no_package(package, given.model_name)
     else:
@@ -148,7 +148,7 @@ def exported_workload(
 
 
 def _surroundings(given: args.RunArguments) -> dict[str, Any]:
-    """The fields of `WorkloadBase`, which validates them."""
+    """Return the fields of `WorkloadBase`."""
     for name, value in given.env.items():
         check_variable(name, value)
     cwd = folder_of(given)
@@ -160,7 +160,7 @@ PYTHON = "the path of a Python that has torch, such as my-env/bin/python, or its
 
 
 def python_of(name: str, cwd: Path) -> Path:
-    """Return the path of an interpreter; a name without a folder is looked up as a shell does."""
+    """Return the path of an interpreter. A name without a folder is also looked up on PATH."""
     found = name if "/" in name or (cwd / name).exists() else shutil.which(name)
     if not found:
         raise ProblemError(f"no such program for {argument('python')}", value=name, allowed=PYTHON)
@@ -284,7 +284,7 @@ def _existing(text: str, base: Path) -> str:
 
 
 def _said(name: str) -> str:
-    """Name the kind of file or, if only its argument tells the kind, the argument's file."""
+    """Return what error texts call a file: its kind, such as `package`, or `file for` and its argument."""
     kind = "folder" if name == "cwd" else "file"
     return _FILES[name][0] if name in _FILES else f"{kind} for {argument(name)}"
 
@@ -306,7 +306,7 @@ def _mode(name: str, path: Path, allowed: str) -> int:
 
 
 def _like(path: Path) -> str:
-    """Return ` (did you mean 'x'?)` for a file of this kind with a similar name, or nothing."""
+    """Return ` (did you mean 'x'?)` for a file of the same suffix with a similar name, or ""."""
     try:
         names = [each.name for each in islice(path.parent.iterdir(), MOST_NAMES)]
         return args.closest(path.name, [each for each in names if path.suffix in ("", Path(each).suffix)])
@@ -331,7 +331,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 
 
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
-    """Find the package file. Reject only mixed-up arguments: a damaged package is a finding."""
+    """Return the path of the package. Reject an exported program, but no damaged package: it is diagnosed."""
     path = file("package", text, base)
     if is_exported_program(path, model_name):
         raise ProblemError(
@@ -416,7 +416,7 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
 
 
 def _check_spec(where: str, spec: TensorSpec) -> None:
-    """Check the dtype, and that it can represent both ends; the worker uses 0 and 1 for a missing end."""
+    """Check the dtype, and that it can represent `low` and `high` (0 and 1 by default)."""
     if not _DTYPE.fullmatch(spec.dtype):
         allowed = "names of torch dtypes, such as float32 or int64"
         raise ProblemError(f"{where}: unknown dtype", value=spec.dtype[:80], allowed=allowed)
@@ -430,7 +430,7 @@ def _check_spec(where: str, spec: TensorSpec) -> None:
         raise ProblemError(f"{where}: low is greater than high", value=value, allowed=allowed)
     plain = spec.dtype.removeprefix("torch.")
     whole = _WHOLE.fullmatch(_OTHER_NAMES.get(plain, plain))
-    if whole is None:  # the dtype rounds any value to one that it represents
+    if whole is None:  # other dtypes round any value
         return
     bits = int(whole["bits"])
     first, last = (0.0, 2.0**bits - 1) if whole["sign"] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)

@@ -1,6 +1,6 @@
-"""A finished diagnosis for other people: one self-contained HTML file, and one zip with all that repeats it.
+"""Writes a finished diagnosis for other people: a self-contained HTML page, or a bundle to repeat it.
 
-The page includes the text for an issue tracker. The zip is also read back.
+The page includes a text for an issue tracker. A bundle is a zip, which `read_source` reads back.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from mcp_server.render import as_text, check_name, party_title
 from mcp_server.report.redact import SECRET_NAME, Redactor, clean_text, cleaned, with_texts
 from mcp_server.tools.requests import OPERATORS
 
+# What a copied file reveals, by the beginning of its member name.
 SHOWS = {
     "package/": "weights, generated code, compile commands with paths, and lines of the model's source",
     "inputs/": "the values of the call",
@@ -52,7 +53,7 @@ SHOWS = {
 BACKTICKS = re.compile(r"`+")
 PAGE_FILE = "report.html"
 HERE = Path(__file__).parent
-SHOWN_ELEMENTS = 3  # elements shown in one box
+SHOWN_ELEMENTS = 3
 
 
 TEMPLATES = Environment(
@@ -71,7 +72,7 @@ TEMPLATES.filters.update(
 
 
 def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
-    """Return the redacted verdict and environment in a code block, where no mention, link or tag works."""
+    """Return the redacted verdict and environment, in a code block so that no mention, link or tag works."""
     told = as_text(verdict.model_copy(update={"artifacts": [], "decisions": []}), verbose=True)
     text = "\n".join((told, "Environment", *(f"  {name}: {value}" for name, value in environment.items())))
     fence = "`" * max(3, 1 + max((len(found) for found in BACKTICKS.findall(text)), default=0))
@@ -80,7 +81,7 @@ def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[
 
 @dataclass(frozen=True)
 class Source:
-    """A verdict with its subject and log. `directory` is the job's, if it is on this machine."""
+    """A verdict with its subject and log. `directory` has the job's files; None if they are not here."""
 
     verdict: Verdict
     subject: Subject = Subject()  # noqa: RUF009 - frozen
@@ -92,7 +93,7 @@ Link = tuple[str, str, str]  # label, title and detail of one box on the path fr
 
 
 def page(source: Source) -> str:
-    """Render the whole file. Texts are escaped, and only the script whose digest the page names can run."""
+    """Render the page. Texts are escaped, and its content policy allows only the script of this digest."""
     verdict = cleaned(source.verdict)
     environment = {clean_text(k): clean_text(value) for k, value in source.subject.environment.items()}
     script = (HERE / "page.js").read_text()
@@ -157,7 +158,6 @@ INPUTS_FILE = "inputs/inputs.pt"
 DEFAULT_LIMIT_BYTES = 64 << 20
 CHUNK = 1 << 20
 
-# The files of each step: the request, the worker's report, the output.
 STEP_FILES = ("request.json", "report.jsonl", "output.log")
 STEP_LOG_LIMIT = 4 << 20
 
@@ -190,7 +190,7 @@ def read_source(text: str, store: Store) -> Source:
 
 
 def of_verdict(verdict: Verdict) -> Source:
-    """Combine a verdict with the job that its artifacts name."""
+    """Combine a verdict with the subject, directory and log of the job that its artifacts name."""
     paths = [artifact.path for artifact in verdict.artifacts if artifact.path.name == SUBJECT_FILE]
     if not paths or not paths[0].is_file():
         return Source(verdict, Subject())
@@ -260,7 +260,7 @@ def write_bundle(
 
 @contextmanager
 def new_file(path: Path, what: str, allowed: str) -> Iterator[None]:
-    """Raise ProblemError if the body finds that `path` already exists, or cannot write it."""
+    """Raise ProblemError if `path` already exists, or if the body cannot write it."""
     try:
         yield
     except FileExistsError:
@@ -326,7 +326,7 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
 
 
 def _redacted_json(text: str, redact: Redact, indent: int | None = 1) -> str:
-    """Redact each text of the JSON separately, so that it stays JSON. A key may mark its text as a secret."""
+    """Redact each string of the JSON. With a key such as `password`, the string becomes <secret>."""
 
     def change(value: str, name: str) -> str:
         return "<secret>" if redact is not str and SECRET_NAME.search(name) else redact(value)
@@ -335,7 +335,7 @@ def _redacted_json(text: str, redact: Redact, indent: int | None = 1) -> str:
 
 
 def _redacted_lines(text: str, redact: Redact) -> str:
-    """Redact each line as JSON; a line that a crash cut short, as text."""
+    """Redact each line as JSON, or as text if a crash cut the line short."""
     lines = []
     for line in text.splitlines(keepends=True):
         try:
@@ -375,6 +375,3 @@ def _readme(source: Source, names: set[str], redacted: bool) -> str:
         redacted=redacted,
         copied=copied,
     )
-
-
-# What a copied file reveals, by the beginning of its member name.

@@ -1,7 +1,7 @@
-"""Makes text safe to pass on: removes control characters, places, persons and secrets.
+"""Makes text safe to pass on: removes control characters, paths, hosts, users and secrets.
 
-A secret is recognised by the name before it, or by its form: a private key, a login in an address, a JSON web
-token, and what most issuers of tokens write. A token of another form that stands alone is not recognised.
+A secret is recognised by the name before it, or by its form: a private key, a login in a URL, a JSON web
+token, or the form that most issuers use. A token of another form with no name before it is not recognised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY_BLOCK = re.compile(
     r"BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PuTTY-User-Key-File-\d",
     re.DOTALL,
 )
-# A value after the name of a secret. Counts of tokens stay, and so do names of types.
+# A value after the name of a secret. Numbers (counts of tokens), None, true and short words (types) stay.
 SECRETS_NAMED = re.compile(
     rf"(?i)(?P<name>(?:{_NAME}(?:[_-]?id)?|(?:key|pass|pw)|_authToken|AWS\w{{0,16}}key)"
     r"[\"']?\]?\s{0,200}(?:=>|:=|::|=|:)\s{0,200}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
@@ -74,10 +74,10 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
     return SPACED.sub(named, SECRETS_NAMED.sub(named, text))
 
 
-# An absolute path of two parts or more; its last part stays, and so does a line number after it. The path may
-# follow a colon, as in LD_LIBRARY_PATH, -I, -L or file://, but not a host.
+# An absolute path of two or more parts: its last part and a line number after it are kept. It may follow a
+# colon (LD_LIBRARY_PATH), -B, -I, -L or file://. In a URL, the path after a removed host is kept.
 PATH = re.compile(r"(?:(?<![\w./-])(?<!<host>)|(?<= -[BIL])|(?<=file://))~?(?:/[\w.+@%=~-]+)+/([\w.+@%=~-]+)")
-# A home directory itself, whose last part is the user.
+# A home directory without a path in it: its last part is the user.
 HOME = re.compile(r"(?<![\w.>-])((?:/[\w.-]+){0,2}/(?:home|Users)/)[\w.+@~-]+(?![\w/.+@~-])")
 # A home directory on Windows, in logs of other machines, with the path inside it.
 WINDOWS_HOME = re.compile(
@@ -90,8 +90,8 @@ ADDRESS = re.compile(
     r"::ffff:\d{1,3}(?:\.\d{1,3}){3})(?:%[\w.-]+)?(?![\w:])|"
     r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
 )
-# Places where srun, slurmstepd and torchrun name a machine; names in variables, messages and shell prompts;
-# and names of machines in clouds and companies. `self.model.net` is code: there a digit or a dash decides.
+# Hosts: where srun, slurmstepd and torchrun write them; after `@` in shell prompts; and names that end in a
+# known domain. Domains such as `net` also end code (`self.model.net`): there a host needs a digit or dash.
 _LABELS = r"[A-Za-z0-9][\w-]*(?:\.[\w-]+)+"
 HOST = re.compile(
     r"(?<=srun: error: )[\w.-]+(?=: tasks? \d)|(?<=slurmstepd-)[\w.-]+(?=: )|"
@@ -124,9 +124,9 @@ SHORTEST_NAME = 3  # shorter names, such as `me`, are parts of words
 
 @dataclass(frozen=True)
 class Redactor:
-    """`names` maps words to their replacements wherever they stand alone.
+    """Redacts texts. `names` maps whole words to their replacements.
 
-    `places` are directories found by their full names, which may contain spaces.
+    `places` are directories that are replaced by their full names, which may contain spaces.
     """
 
     names: Mapping[str, str]
@@ -149,9 +149,9 @@ class Redactor:
         )
 
     def __call__(self, text: str, found: set[str] | None = None) -> str:
-        """Remove paths above their last part, hosts, users, secrets, network and mail addresses from `text`.
+        """Reduce paths to their last part; remove hosts, users, secrets and addresses from `text`.
 
-        Each replaced secret or host is added to `found`.
+        Secrets, mail addresses, hosts and users found by their form are added to `found`.
         """
         seen: set[str] = set() if found is None else found
         for place in self.places:
@@ -171,9 +171,9 @@ class Redactor:
         return text
 
     def after(self, found: Iterable[str]) -> Callable[[str], str]:
-        """Return this redactor, extended to remove what a cut left of any text in `found`.
+        """Return a redactor that also removes fragments of the texts in `found` at an ellipsis or line end.
 
-        A verdict quotes the log in part: a token whose end is cut off no longer has a recognisable form.
+        A verdict quotes parts of the log: a token that was cut off no longer has a recognisable form.
         """
         known = sorted(found)
 
@@ -190,7 +190,7 @@ class Redactor:
 
 
 def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]], str]:
-    """Return a function that replaces a match with `mark` and records it; public hosts stay."""
+    """Return a function that replaces a match with `mark` and adds it to `seen`; public hosts stay."""
 
     def replace(match: re.Match[str]) -> str:
         if mark == "<host>" and PUBLIC.fullmatch(match[group]):
@@ -247,7 +247,7 @@ def clean_text(text: str) -> str:
 
 
 def with_texts(value: object, change: Callable[[str, str], str], name: str = "") -> object:
-    """Change each text and key of a JSON value; `change` also gets the key of the text, "" for a key."""
+    """Apply `change` to each text and key of a JSON value, with the key of the text ("" if it has none)."""
     if isinstance(value, str):
         return change(value, name)
     if isinstance(value, dict):

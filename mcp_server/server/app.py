@@ -1,6 +1,6 @@
-"""The MCP server: tools on stdio, what a client may read, and how it ends on a signal.
+"""The MCP server: tools on stdio, the resources that clients can read, and how signals end it.
 
-It never imports torch: a workload runs in the worker, and the server starts in well under a second.
+It never imports torch, and so starts in well under a second. Workloads run in the worker.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TOOLS_VARIABLE = "AOTI_DEBUG_TOOLS"
 def exit_on_signals() -> None:
     """End this process at once on SIGINT, SIGTERM and SIGHUP, with status 128 + n.
 
-    A thread that reads standard input cannot be cancelled, so an orderly end would hang. Ending at once loses
-    nothing: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that this
-    process was started to ignore (nohup) stays ignored.
+    A thread that reads standard input cannot be cancelled, so an orderly end would hang. No job survives: the
+    kernel closes the socket to each supervisor, which then kills its process tree. A signal that this process
+    was started to ignore (nohup) stays ignored.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -52,8 +52,7 @@ def exit_on_signals() -> None:
 def end_with_uv() -> None:
     """End this process when the `uv run` that started it is gone: a killed uv does not end its child.
 
-    This applies only to uv, whose only task is to wait for us: a client may start a server through a process
-    that ends.
+    Other parents are not watched: a client may start the server through a process that ends at once.
     """
     parent = os.getppid()
     with suppress(OSError):
@@ -112,7 +111,7 @@ def make_server(
 
 
 def serve(tools: str = "") -> None:
-    """Serve on stdio until the client closes it or a signal arrives; then no job is left."""
+    """Serve on stdio until the client closes it or a signal arrives. This also ends all jobs."""
     log_briefly()
     exit_on_signals()
     end_with_uv()
@@ -136,12 +135,12 @@ class Guide:
 
     @property
     def place(self) -> str:
-        """The path within the skill's folder. Agents look for two of the guides at its root."""
+        """The path in the folder of the skill. Agents look for two of the guides at its top."""
         return self.file if self.file in AT_THE_TOP else f"guides/{self.file}"
 
     @property
     def path(self) -> Path:
-        """The path next to the package in a checkout or skill folder, or in an installed wheel's data."""
+        """The file in a checkout or folder of the skill, or else in the data of the installed wheel."""
         in_folder = ROOT / self.place
         return in_folder if in_folder.is_file() else INSTALLED / self.place
 
@@ -263,7 +262,7 @@ def add_resources(server: MCPServer[Any], store: Store) -> None:
 
 
 def _number(name: str, text: str, default: int) -> int:
-    """Parse a number given as text: the SDK would call a wrong type a failure of the server."""
+    """Parse a number. It is declared as text because the SDK reports a wrong type as a server failure."""
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):

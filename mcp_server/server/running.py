@@ -69,9 +69,9 @@ class Running:
     ) -> JobState:
         """Start the operation as a job and wait for it for at most `wait_s` seconds.
 
-        Until the caller has the handle, the job belongs to the call: cancelling the call stops the job.
+        Cancelling this call stops the job, because the client does not have its handle yet.
         """
-        from mcp_server.jobs.shared_import import WarmImports, limits_here  # imported when needed
+        from mcp_server.jobs.shared_import import WarmImports, limits_here
 
         arguments, again = resumed(self.manager.store, arguments)
         if self._home is None and (limits := limits_here()).idle_s:

@@ -1,4 +1,4 @@
-"""Handles standard streams that are closed, full or unread, and what the server writes to stderr."""
+"""Handles standard streams that are closed, full or unread, and formats the server's log on stderr."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ FEWEST_DESCRIPTORS = 64  # for pipes of a few children, files of a job, and impo
 
 
 class LossyStream(io.TextIOBase):
-    """A log stream that drops what cannot be written, and counts it in the next line that gets through.
+    """A log stream that drops what cannot be written; the next write that succeeds says how much was dropped.
 
-    A full disk or a closed terminal behind standard error is therefore not a failure.
+    So a full disk or a closed terminal behind standard error ends nothing.
     """
 
     encoding = "utf-8"
@@ -92,7 +92,7 @@ def open_missing() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # this descriptor is the lowest free number
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: `fd`
     sys.stderr = LossyStream(2, partial(os.write, 2))
     if sys.stdout is None:
         sys.stdout = LossyStream(1, partial(os.write, 1))
@@ -103,7 +103,7 @@ def open_missing() -> None:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Raise ProblemError if standard output (closed, a full disk) rejects what the body prints."""
+    """Raise ProblemError if what the body prints cannot be written, as on a full disk."""
     try:
         yield
         sys.stdout.flush()
@@ -116,7 +116,7 @@ def printing() -> Iterator[None]:
 
 
 def _writer_that_never_waits(fd: int) -> Writer:
-    """Choose a writer by the kind of file. The file's flags stay: a shell may share the open file with us."""
+    """Return a writer that never blocks. `fd` keeps its flags, because a shell may share the open file."""
     kind = os.fstat(fd).st_mode
     if stat.S_ISSOCK(kind):
         behind = socket.socket(fileno=os.dup(fd))
@@ -132,13 +132,13 @@ def _writer_that_never_waits(fd: int) -> Writer:
 
 
 LONGEST_MESSAGE = 2_000  # characters
-FRAMES = 4  # frames of an exception that are printed, the innermost
+FRAMES = 4  # innermost frames of an exception that are printed
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class BriefFormatter(logging.Formatter):
-    """One line per event and one per frame: a client that keeps every server's log can store that."""
+    """Formats an event as one line, plus one per frame: clients may keep the logs of all their servers."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return clean(super().formatMessage(record)).replace("\n", " ")[:LONGEST_MESSAGE]
@@ -154,9 +154,9 @@ class BriefFormatter(logging.Formatter):
 
 
 def log_briefly() -> None:
-    """Set up standard error and the root logger before the SDK, which would print boxed tracebacks.
+    """Set up standard error and the root logger before the SDK does, which would print boxed tracebacks.
 
-    A client that does not read standard error must not stop the server.
+    If the client does not read standard error, text is dropped: writing must not block the server.
     """
     sys.stderr = LossyStream(2, _writer_that_never_waits(2))
     handler = logging.StreamHandler(sys.stderr)

@@ -1,5 +1,5 @@
-"""The MCP server class: strict arguments, results in both channels within a client's limit, and errors that
-say what to send instead.
+"""The MCP server class: strict arguments, results as text and structured content within the limits of
+clients, and errors that say what to send instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT = 10_000
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
 
-Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients receive it
+Result = dict[str, Any]  # a record as JSON
 Progress = Callable[[str], Awaitable[None]]
 Path = tuple[str | int, ...]
 Cuts = dict[Path, int]  # the original length of each value that was cut
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def text_of(result: Result) -> str:
     """Return what an agent reads: a verdict in a few lines, any other result as JSON.
 
-    The structured content holds the complete verdict: a client that passes both on pays for it only once.
+    Only the structured content has the complete verdict, because some clients pass on both.
     """
     fields = {name: value for name, value in result.items() if name in Verdict.model_fields}
     if "outcome" not in fields or "summary" not in fields or "format_version" not in fields:
@@ -51,12 +51,14 @@ def text_of(result: Result) -> str:
 
 
 def compact(value: object) -> str:
-    """Return the JSON text that both channels carry."""
+    """Return the value as JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -> Result:
-    """Return `result`, or if it is too long a copy that says what was cut and which file has it all."""
+    """Return `result`, or a shortened copy if it is too long. `shortened` says what was cut; its `full` names
+    the file with the whole result.
+    """
     if len(compact(result)) <= limit:
         return result
     short = _without_nulls(result)
@@ -73,7 +75,7 @@ def middle_cut(text: str, keep: int) -> str:
 
 
 def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
-    """Add one line per visible cut: a later cut may have dropped a value that was cut earlier."""
+    """Add one line for each cut value, unless a later cut dropped the value itself."""
     lines = []
     for path, size in cuts.items():
         value: Any = short
@@ -119,7 +121,7 @@ def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
 
 
 def _is_many(items: dict[str, Any] | list[Any]) -> bool:
-    """Whether to drop items. If one item has most of the text, cutting that item gains more."""
+    """Whether to drop half of the items. No if one has most of the text: it is better to cut that one."""
     if len(items) < (WIDEST_MAPPING if isinstance(items, dict) else 2):
         return False
     sizes = [len(compact(item)) for item in (items.values() if isinstance(items, dict) else items)]
@@ -165,7 +167,7 @@ class ToolServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> types.CallToolResult:
-        """Answer with the same JSON in both channels; an error result says what to do instead."""
+        """Return text and structured content; an error result says what to send instead."""
         sent = 0
 
         async def progress(message: str) -> None:
@@ -236,8 +238,9 @@ SAID = frozenset({"default", "minimum", "maximum", "exclusiveMinimum"})
 
 
 def _terse(schema: Any) -> Any:
-    """Drop titles (a property named title is a mapping and stays), keywords that the description repeats, and
-    what JSON schema allows by default.
+    """Drop titles, the keywords in SAID, and `additionalProperties: true`, which is the default.
+
+    A property may be named like a keyword: its value is then a mapping, and stays.
     """
     if isinstance(schema, dict):
         return {

@@ -66,8 +66,8 @@ async def bisect(
     The second step runs only if no option helps. A decision is named only if the failure disappeared without
     it and returned with it. A workaround that helps the reduced program is tried on the whole one. `seen` is
     a captured run of the script, which is then not run again; `tried` is what `try_options` found. Raise
-    ProblemError for a program that does not fail, or whose failure is not the compiler's: one compile and one
-    run in eager mode show that.
+    ProblemError if one compile shows no failure, or one run in eager mode shows that the compiler is not to
+    blame.
     """
     async with context.sharing_imports():
         failing = await failing_program(context, workload, TIMED, seen)
@@ -115,7 +115,7 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
-    """Say how eager mode shows that the failure is not the compiler's. Empty if it does not."""
+    """Return how eager mode shows that the compiler is not to blame. Empty if it does not."""
     guard = eager.last(events.GuardFailed)
     if guard is not None:
         return f"the inputs are not what the program was exported for: {quoted(guard.text)}"
@@ -143,11 +143,10 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
 
 @dataclass
 class Search:
-    """Switches off one kind of decision after another, as a whole, in a small program with its own
-    `operators`. The kind whose removal makes the failure disappear is narrowed down.
+    """Switches off all decisions of a kind, one kind after another, in a small program with `operators`.
 
-    `listed` are the decisions that were taken, by kind and key; `named` are those behind the failure; `also`
-    are other kinds whose removal also makes it disappear.
+    The first kind without which the failure disappears is narrowed down; `also` are others. `listed` are the
+    decisions that were taken, by kind and key; `named` are those behind the failure.
     """
 
     context: Context

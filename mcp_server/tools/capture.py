@@ -23,7 +23,7 @@ HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
 CHANGED = "AOTI_DEBUG_CHANGED"  # a file, and the file that is run in its place
 
-# A call that has not ended by then, and takes far longer than earlier calls, is assumed to hang.
+# A call that takes this long, and far longer than earlier calls, is assumed to hang.
 STALLED_S = 45.0
 
 TAIL_BYTES = 4000  # of a script's standard error
@@ -36,8 +36,8 @@ class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
     `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`
-    means that Python was started with options that keep the hook out. `quiet_s` is the number of seconds from
-    the last thing that the hook saw, or else from the start, to the end of the program.
+    means that Python was started with options that keep the hook out. `quiet_s` is the time from the last
+    event that the hook saw, or else from the start, to the end of the program.
     """
 
     finished: Finished
@@ -68,7 +68,7 @@ async def capture(
     asked = {**workload.env, **(env or {})}
     if until_stalled:
         asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))  # far below what is free
+    cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
@@ -105,11 +105,11 @@ async def capture(
         notes.append("Python was started isolated (-I, -E or -S), where the hook is not loaded")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
-    # Its mtime survives a resumed job, so it marks the start of the program.
+    # The mtime of this file marks the start of the program, also in a resumed job.
     started = (directory / "site" / "sitecustomize.py").stat().st_mtime + finished.waited_s
     last = max((phase.t + (phase.seconds or 0.0) for phase in phases), default=started)
     checks = seen.assertions
-    if finished.returncode == 0:  # a failed comparison may have no effect
+    if finished.returncode == 0:  # then a SystemExit was not a failed comparison
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
     return Capture(
         **{**dict(seen), "assertions": checks},
@@ -123,8 +123,8 @@ async def capture(
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
-    """Return a function that finds the process of a call that will not return, once journals are quiet."""
-    read, seen = 0.0, Captured()  # large journals take seconds to read
+    """Return a function that finds the process of a call that will not return, if no journal grows."""
+    read, seen = 0.0, Captured()  # kept, because large journals take seconds to read
 
     def stalled() -> int | None:
         nonlocal read, seen

@@ -88,7 +88,7 @@ class PackageFacts(Record):
 class InputRow(Record):
     """An input as compiled and, in `given`, as passed.
 
-    `range` has each dynamic dimension; `path` is how the caller reaches the input.
+    `range` has the range of each dynamic dimension; `path` is the place in the caller's arguments.
     """
 
     index: int
@@ -103,9 +103,9 @@ class InputRow(Record):
 
 
 class DevicesChecked(Record):
-    """The result. `problems` and `mismatches` list certain ones first; `unknown` could not be checked.
+    """The result. `problems` and `mismatches` begin with certain ones; `unknown` is what was not checked.
 
-    `undecided` says why it is unknown whether the inputs fit, although inputs were passed.
+    `undecided` says why it is unknown whether the passed inputs fit.
     """
 
     summary: str
@@ -169,7 +169,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         inputs=_rows(package, passed) if package is not None else [],
         mismatches=mismatches,
         problems=problems,
-        # Notes are facts worth knowing that are no faults: fixed arguments, dropped leaves.
+        # Facts that are no faults: fixed arguments, ignored leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *unknown],
         undecided=f"inputs: {undecided}" if undecided else "",

@@ -67,7 +67,7 @@ class ComparedWithEager(Record):
 class Repeats:
     """The runs of one call: `first` and `second` unchanged, `filled` with unset memory set to NaN.
 
-    `filled_again` exists if the first two differ.
+    `filled_again` repeats `filled` if the first two differ.
     """
 
     def __init__(self, done: WorkerRun) -> None:
@@ -95,9 +95,9 @@ class Repeats:
 
     @property
     def reads_unset(self) -> bool | None:
-        """Whether filling unset memory changes steady outputs, or steadies outputs that differ.
+        """Whether filling unset memory changes outputs that were the same, or makes varying outputs the same.
 
-        None without probes, or if outputs also differ for another reason.
+        None without probes, or if outputs also vary for another reason.
         """
         steady = self.same("first", "second")
         if steady is None or not any(event.run == "filled" for event in self.written):
@@ -142,9 +142,8 @@ async def compare_with_eager(
     script is run once, and its suspect call is used, with the updates of constants before it. Without inputs,
     the program's example inputs are used. `factor` multiplies the tolerances (see `worker/compare.py`). A
     package without provenance does not say which nodes a launch carries out: then only outputs are compared.
-    Repeats separate differences between runs from divergence, and runs with unset memory filled show reads of
-    it. A run that fails is a result. Raise ProblemError for a missing program, and for a script that makes no
-    call of a package that it compiled.
+    Repeated runs show if outputs vary, and runs with unset memory filled, if it is read. A run that fails is
+    a result. Raise ProblemError for a missing program, or a script that calls no package that it compiled.
     """
     if isinstance(workload, ScriptWorkload):
         pair = await _captured(context, workload)
@@ -301,7 +300,7 @@ def _conclude(
     """Return the outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
     constants = f"; the package and the program have different values of {names}" if names else ""
-    # Captured updates that only the package took, since it checks neither shape nor dtype.
+    # An update that eager mode rejected, but not the package, which checks neither shape nor dtype.
     lost = next(iter(done.all(events.NotApplied)), None)
     update = f"; only the package got the update of {lost.name}: {lost.what}" if lost else ""
     if kind is not None:
@@ -338,7 +337,7 @@ def _conclude(
 
 
 def _unfinished(done: WorkerRun, update: str) -> str:
-    """Say which of the two sides did not finish."""
+    """Say which of the two failed, and why."""
     failed = done.last(events.Failed)
     why = quoted(failed.text if failed is not None else "", 200)
     if failed is not None and failed.during == "loading_exported":

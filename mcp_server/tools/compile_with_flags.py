@@ -116,7 +116,7 @@ async def compile_with_flags(
 
 async def compiled_package(context: Context, workload: ExportedWorkload) -> PackageWorkload:
     """Compile `workload` into a package with its inputs. Raise ProblemError if it does not compile."""
-    # As a variable, since torch 2.8 has no provenance and would make the flag an error.
+    # As a variable: torch 2.8 has no provenance, so the flag would be rejected there.
     traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
     made = await compile_with_flags(context, traced, {})
     if made.package is None:

@@ -1,4 +1,4 @@
-"""`decompile`: a package without its source as a PyTorch program, and whether both give the same outputs."""
+"""`decompile`: writes a package as a PyTorch program, and compares the outputs of both."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Decompiled(Record):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of running both. `error` is that of the program or, if the program ran, of the package."""
+    """The result of running program and package. `error` comes from the program, or else the package."""
 
     outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
     outputs: tuple[OutputVerified, ...] = ()
@@ -147,7 +147,7 @@ class CapturesJudged(Comparison):
 
 @dataclass(frozen=True)
 class Written:
-    """A program on disk with its weights, and the reasons for missing weights, by name in the wrapper."""
+    """A program on disk with its weights. `missing`: why a weight is missing, by its name in the wrapper."""
 
     view: PackageView
     program: PytorchProgram
@@ -159,7 +159,7 @@ class Written:
 async def decompile(
     context: Context, workload: PackageWorkload, *, out: Path | None, launches: Sequence[int]
 ) -> Decompiled:
-    """Write the program of a package; with inputs, run both and compare. May raise `ProblemError`."""
+    """Write the program of a package; with inputs, run both and compare."""
     folder = new_folder(out) if out is not None else context.directory / "decompiled"
     written = await write(context, workload, folder, launches)
     program, weights = written.program, written.weights
@@ -194,7 +194,7 @@ async def decompile(
 async def write(
     context: Context, workload: PackageWorkload, folder: Path, launches: Sequence[int] = ()
 ) -> Written:
-    """Write the program into a folder, limited to `launches` if any are given. May raise `ProblemError`."""
+    """Write the program into a folder, limited to `launches` if any are given."""
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     if not view.package.wrapper_text:
         raise ProblemError(
@@ -256,7 +256,7 @@ async def schemas_of(context: Context, view: PackageView, workload: PackageWorkl
 async def compare(
     context: Context, workload: PackageWorkload, written: Written, save: Path | None = None
 ) -> Comparison:
-    """Compare outputs of package and program for the same inputs, and each launch if it can get probes.
+    """Compare package and program on the same inputs: their outputs and, if probes can be added, each launch.
 
     The program's outputs are saved to `save`.
     """
@@ -291,7 +291,7 @@ MOST_JUDGED = 256
 async def judge_captures(
     context: Context, workload: PackageWorkload, found: Sequence[KernelCapture]
 ) -> CapturesJudged:
-    """Run the source of captured launches on their arguments, and compare the results with later captures."""
+    """Run captured launches as PyTorch on their captured arguments, and compare with later captures."""
     written = await write(context, workload, context.directory / "as-pytorch")
     belong = _launches_of(found[:MOST_JUDGED], written.view)
     alone = {each.index: asked(each) for each in written.program.launches if each.alone is not None}
@@ -356,7 +356,9 @@ def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
 def _later(
     launch: Launch, capture: KernelCapture, belong: Mapping[KernelCapture, Launch], view: PackageView
 ) -> Iterator[tuple[tuple[str, int], str, int]]:
-    """Yield tensors that a launch writes, as the request's next capture before another write has them."""
+    """Yield each tensor that a launch writes with its place in the next capture of the request that has it,
+    up to the next launch that writes it.
+    """
     same = [(other.index, each) for each, other in belong.items() if each.request == capture.request]
     for argument in launch.tensors:
         storage = _memory(argument, view)
@@ -372,7 +374,7 @@ def _later(
 
 
 def _memory(argument: Argument, view: PackageView) -> int | None:
-    """Return the storage of an argument. None for a view of one."""
+    """Return the storage of an argument. None if the argument is a view of it."""
     buffer = view.wrapper.buffers.get(argument.target or "")
     whole = buffer is not None and buffer.kind in ("allocated", "moved", "returned")
     return buffer.storage if buffer is not None and whole and argument.view is None else None

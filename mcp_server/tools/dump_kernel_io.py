@@ -88,7 +88,7 @@ async def dump_kernel_io(
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
     raised = stop_at_first_bad and run.finished.ending == "exit" and not returned
     stopped = raised and last is not None and last.surely_bad
-    # The launch after which no event was seen.
+    # The call ended inside the last launch: no event followed it.
     open_launch = not returned and last is not None and all(a.when == "before" for a in last.arguments)
     return KernelIO(
         returned=returned,
@@ -243,7 +243,7 @@ class IndexBound:
     allowed: Limit | None = None
 
     def at(self, value: int) -> IndexBound:
-        """Return the bound for the size in this call."""
+        """Return the bound if the size is `value`."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
         if ends is None:
             return self
@@ -258,7 +258,7 @@ class IndexBound:
 def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
     """Find bounds on tensors whose elements determine indices, from the kernels' asserts.
 
-    Each tensor of a launch gets one bound that all its checks allow, plus those that depend on a size.
+    Each tensor of a launch gets one bound that fits all its checks, plus those that depend on a size.
     """
     merged: dict[tuple[str, int], IndexBound] = {}
     sized: dict[IndexBound, None] = {}
@@ -306,7 +306,7 @@ _NUMBER = re.compile(r"-?\d+")
 
 @dataclass(frozen=True)
 class Indexing:
-    """The elements of `index` are positions in dimension `dim` of `indexed`, which may name an argument.
+    """The elements of `index` are positions in dimension `dim` of `indexed`. An argument may give `dim`.
 
     If `dim` is None, `index` is a list: its n-th tensor indexes dimension n, negative ones from the end.
     """

@@ -34,8 +34,9 @@ NO_NODES = (
 class WrongLaunch(Record):
     """A launch that stored wrong values from correct inputs: `difference` is about `argument`.
 
-    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead. The
-    launch reads a `constant` that differs from the program's. `tf32`: TF32 explains the difference.
+    `suspects` are earlier unjudged launches whose values it reads, and which may be at fault instead.
+    `constant`: a constant that it reads and that differs from the program's. `tf32`: TF32 explains the
+    difference.
     """
 
     launch: int
@@ -58,10 +59,10 @@ class LeftLaunch(Record):
 
 
 class EveryLaunch(Record):
-    """Each launch judged alone: after every launch, the program's values replaced those that it wrote.
+    """Each launch judged alone: after every launch, its results were replaced by those of the program.
 
-    `outputs_right`: whether the outputs are correct with the wrong launches corrected. `plan` names what is
-    needed to make the call with launches run in eager mode, and `eager_outputs` what eager mode returns.
+    `outputs_right`: whether the outputs are correct with the wrong launches corrected. `plan`: how to repeat
+    the call with some launches in eager mode; `eager_outputs`: what eager mode returns.
     """
 
     summary: str
@@ -103,7 +104,7 @@ class LaunchFlows:
 
     @cached_property
     def of(self) -> dict[int, LaunchFlow]:
-        """The flow of each straight launch, by its number."""
+        """The flow of each launch outside branches and loops, by its number."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
         several: set[tuple[int, str]] = set()  # (launch, name) of values that several launches wrote
         for writer, step, name in self.edges:
@@ -122,7 +123,7 @@ class LaunchFlows:
         return found
 
     def _flow(self, step: Step) -> LaunchFlow:
-        """Return the readers of a launch's results. Those that write the tensor may use only its memory."""
+        """Return the readers of a launch's results. Those in `maybe` may only overwrite the memory."""
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
@@ -275,7 +276,7 @@ def every_launch(
         return EveryLaunch(summary="No launch was judged alone: the call did not return")
     judgement = Judgement(flows, constants, done.all(LaunchJudged))
     right, unjudged = ended.right, judgement.unjudged
-    # Written to the file of an `EagerPlan`.
+    # An `EagerPlan` of worker/protocol.py.
     stored: dict[str, dict[str, LaunchJudged]] = {}
     for one in judgement.tensors:
         if one.status != "unjudged":

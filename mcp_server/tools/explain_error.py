@@ -78,7 +78,7 @@ def as_sentence(root: ErrorFact) -> str:
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
-    """Return the most useful next call, with placeholder paths for files that the log does not name."""
+    """Return the most useful next tool call, with placeholder paths for files that the log does not name."""
     if root is not None:
         advice = root.family.advice
     else:

@@ -34,7 +34,7 @@ Result = Literal["gone", "same", "other"]
 # Exit status of a reproduction (worker/reduction/script.py).
 STATUS: dict[Kind, int] = {"error": 1, "not_finite": 3, "departs": 4}
 NOT_EXPORTED = 5
-# Events of the worker's `attempt` that begin a phase of AOTInductor's.
+# Events of the worker's `attempt` that begin a phase of AOTInductor.
 PHASES = {"compiling": "compiling", "loading": "loading", "loaded": "loading", "calling": "calling"}
 HELP = "an exported program (torch.export.save) with inputs, or the script that compiles it"
 COMPILER = tuple(f"torch._inductor.{name}" for name in ("codegen.cpp_wrapper_cpu", "compile_fx", "package"))
@@ -64,9 +64,9 @@ class FailureShown(Record):
         return f"{how}: {self.text}" if self.text else how
 
     def same_as(self, other: FailureShown) -> bool:
-        """Whether `other` is this failure: same signal or phase and family, and for an error the same text.
+        """Whether `other` is this failure: same kind, signal and family, and for an error the same phase.
 
-        Families of the compiler's errors are wide: any operator without a lowering, any missing name.
+        The text of an error counts, too, if it has no family or a wide one, as in a compile.
         """
         if (self.kind, self.signal, self.family) != (other.kind, other.signal, other.family):
             return False
@@ -274,7 +274,7 @@ async def run_worker(
 async def try_script(
     context: Context, failing: Failing, script: Path, more: Mapping[str, object] | None = None
 ) -> tuple[Result, WorkerRun]:
-    """Run a reproduction, with `more` for the worker's trial of its compile; return result and run."""
+    """Run a reproduction in the worker; `more` changes its compile. Return the result and the run."""
     request = {"script": script, "temporary": str(context.temporary()), **(more or {})}
     done = await _run(context, "trial", failing.target, request, context.fresh("trial"))
     ended = done.last(events.ScriptEnded)
@@ -301,10 +301,10 @@ async def _run(
 
 
 def result_of_script(finished: Finished, failure: FailureShown) -> Result:
-    """Return what happened to the failure in a reproduction. Infinity counts as gone if eager has it too."""
+    """Return what happened to the failure in a reproduction. Non-finite values as in eager count as gone."""
     try:
         shown = of_script(finished)
-    except ProblemError:  # for example, it hangs, which is another failure
+    except ProblemError:  # such as a hang
         return "other"
     if shown is None:
         return "gone" if finished.ok else "other"
@@ -321,6 +321,6 @@ def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
         return "gone"  # eager mode gives the same non-finite values
     try:
         left = of_attempt(trial)
-    except ProblemError:  # for example, the trial hangs, which is another failure
+    except ProblemError:  # such as a hang
         return "other"
     return "gone" if left is None else "same" if failure.same_as(left) else "other"

@@ -46,7 +46,7 @@ Program = ScriptWorkload | CommandWorkload
 
 @dataclass(frozen=True)
 class FaultRun:
-    """One run, and what a method saw in it; `errors` is the tool's own count."""
+    """One run, and what a method saw in it. `errors` is the number that the tool reports."""
 
     done: WorkerRun
     evidence: Evidence = field(default_factory=Evidence)
@@ -75,7 +75,7 @@ class PackageTarget:
     ) -> FaultRun:
         """Run the call once, waiting for the device after each launch; a crash is a result.
 
-        `directory`, from `fresh`, gets the output.
+        `directory` gets the output.
         """
         journal = directory / "launches.jsonl"
         env = {**env, **journal_environment(journal, True, None)}
@@ -84,7 +84,6 @@ class PackageTarget:
             operation, env = "observe", {**self.rebuilt.environment, **env}
             request |= {
                 "package": self.rebuilt.package,
-                # The integer tensors of each launch, before it.
                 "names": integer_tensors(self.view)[:MOST_NAMES],
                 "phases": ["before"],
                 "skip_before": unset_arguments(self.view),
@@ -119,7 +118,7 @@ async def prepare(context: Context, workload: PackageWorkload, options: Options)
 
 @dataclass
 class ProgramTarget:
-    """The user's own program. `caching_off` is False if it captures CUDA graphs, which forbid the variable.
+    """The user's own program. `caching_off` is False if it captures CUDA graphs, which need the allocator.
 
     `children` means that a child process made the call, so compute-sanitizer must follow child processes.
     """
@@ -168,7 +167,7 @@ def integer_tensors(view: PackageView) -> list[str]:
 
 
 def read_ranges(seen: Iterable[events.Argument]) -> dict[tuple[int, str], ValueRange]:
-    """Return minimum and maximum element by launch and variable; if a launch ran twice, the last."""
+    """Return minimum and maximum element by launch and variable, in the last run of the launch."""
     return {
         (each.launch, each.name): ValueRange(int(each.min), int(each.max))
         for each in seen
@@ -306,7 +305,7 @@ def core_environment(directory: Path) -> dict[str, str]:
 
 
 async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
-    """Return the bad access that the dump in `directory` records. None without dump and progress log."""
+    """Return the bad access of the dump in `directory`, or else of the driver's log in `output`, or None."""
     core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
     if core is not None and debugger is not None:
         asked = [part for command in _ASK for part in ("-ex", command)]
@@ -354,14 +353,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 
 async def run_native(context: Context, target: Target) -> FaultRun:
-    """Get the stack of the crash from gdb, and the index assertion that was printed."""
+    """Run once under gdb, for the stack of a crash, and read the index assertion that was printed."""
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
     run = await target.run(context, context.fresh("native"), env=ONE_THREAD, prefix=prefix)
     finished = run.done.finished
     ended = finished.output.read_bytes()[-200_000:].decode("utf-8", "replace")
     if gdb and finished.returncode == 1 and "exited normally]" in ended:
-        # This status is gdb's: there is no stack to print, since nothing crashed.
+        # This is the status of gdb, which found no stack to print: the program did not crash.
         run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     found = await anyio.to_thread.run_sync(_native_accesses, run)
     return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
@@ -389,7 +388,7 @@ def _native_accesses(run: FaultRun) -> list[Access]:
 
 
 def _assertions_in(output: Path) -> list[Access]:
-    """Return the first index assertion of an output; the location of the throw is on a separate line."""
+    """Return the first index assertion of an output, with the location on a later line."""
     text = output.read_text(encoding="utf-8", errors="replace")[-200_000:]
     at = text.find("index out of bounds: ")
     return _printed(text[at : at + 2000]) if at >= 0 else []

@@ -1,4 +1,4 @@
-"""Translates the threads of a process into a package's terms: launch, line, and what each waits for."""
+"""Finds the launch and line of a package in which a thread of a process is, and what it waits for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STATES = {
 
 
 class ThreadSeen(Record):
-    """A thread in the package; `frames` are innermost first. `held_by` are the threads that it waits for."""
+    """A thread. `frames` are innermost first. `held_by` are the threads that hold what it waits for."""
 
     thread: int
     state: str
@@ -70,7 +70,7 @@ class ThreadSeen(Record):
 
 @dataclass
 class _Stack:
-    """A thread in the package and its active calls, innermost first."""
+    """A thread and its active calls, innermost first. `inside`: whether one of them is in the package."""
 
     state: ThreadState
     addresses: list[int]
@@ -97,7 +97,7 @@ class _Stack:
 
 @dataclass
 class Reader:
-    """Translates addresses of a process into terms of the package."""
+    """Translates addresses of a process into launches and lines of the package."""
 
     view: PackageView
     library: Path
@@ -126,10 +126,10 @@ class Reader:
         return [] if wanted and found else ["It is not known whether this is the same build of the package."]
 
     def threads(self, states: Sequence[ThreadState]) -> list[ThreadSeen]:
-        """Describe the threads that are in the package. `outside` gets those for which these wait.
+        """Describe the threads that are in the package. `outside` gets the threads that they wait for.
 
-        If no thread is in the package, `outside` gets the threads that wait for a lock, and its holders; if
-        there are none, the threads that wait in the host's code.
+        If no thread is in the package, `outside` gets those that wait for a lock, and its holders. If none
+        waits for a lock, it gets those that wait in code of the host.
         """
         every = [self._stack(state) for state in states]
         for stack in every:
@@ -142,7 +142,7 @@ class Reader:
         return [self._seen(stack) for stack in found]
 
     def site_of(self, thread: ThreadState) -> CrashSite:
-        """Where and how a thread died."""
+        """Return where and how a thread died."""
         stack, seen = self._library.unwinder.addresses(thread), self.remains
         return crash_site(thread.signal, thread.number, seen.address, thread.sp, stack, seen.maps, seen.said)
 
@@ -233,7 +233,7 @@ class Reader:
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
-        """Return the launch that `run_impl` was executing; otherwise the only launch of a frame's kernel."""
+        """Return the launch that `run_impl` executes, else that of a kernel that is launched only once."""
         launches = self.view.wrapper.launches
         for name, line in zip(names, lines, strict=True):
             if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):
@@ -303,7 +303,7 @@ LOCKS = ("gil", "mutex", "rwlock")
 
 
 def _reached(roots: Sequence[_Stack], known: Mapping[int, _Stack]) -> set[int]:
-    """Return the numbers of these threads and of those for which they wait, directly or indirectly."""
+    """Return the numbers of `roots` and of the threads that they wait for, directly or indirectly."""
     found: set[int] = set()
     new = {each.state.number for each in roots}
     while new:

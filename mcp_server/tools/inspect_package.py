@@ -31,7 +31,7 @@ class Overview(Record):
     """A package on one screen. Counts are complete; lists are cut to fit.
 
     Facts that only the sources contain are None for a package without sources; None does not mean zero.
-    `weights` is the location and size of the constants; `files` are the model's largest, with bytes.
+    `weights` is the location and size of the constants; `files` are the largest files, with their bytes.
     """
 
     models: list[str]
@@ -73,7 +73,7 @@ class Inspection(Record):
 
 @dataclass(frozen=True)
 class _Answer:
-    """Facts; a fact given as a launch number is described when its page is requested."""
+    """Facts. A launch is given by its number, and described only if its page is requested."""
 
     facts: Sequence[Fact | int]
     notes: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ async def inspect_package(
     model_name: str | None = None,
     offset: int = 0,
 ) -> Inspection:
-    """Answer a question about a package (`asked`, by its subject: see `_answer`), or give an overview.
+    """Answer the question `asked`, {subject: value}, about a package, or give an overview if it is empty.
 
     Nothing is loaded or run. Raise `PackageError` for a file that is not a package, and `ProblemError` for a
     name that it does not contain (with the names that it does contain).
@@ -186,10 +186,9 @@ def _overview(view: PackageView) -> Overview:
     package, wrapper, metadata = view.package, view.wrapper, view.package.metadata
     kernels = Counter(launch.kernel for launch in wrapper.launches)
     known = package.signature.known
-    # Keep the symbols that mean something to a person: sizes, and values known only at run time.
+    # Sizes, and values known only at run time.
     symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
     unchecked = [n for n in wrapper.launches if not n.checked]
-    # How precisely launches can be traced to the model.
     sources = Counter(view.provenance(launch).source for launch in wrapper.launches)
     framed, total = sources["kernel_information"] + sources["context_guard"], len(wrapper.launches)
     model_lines = f"stack frames for {framed} of {total} launches"

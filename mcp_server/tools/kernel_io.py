@@ -31,9 +31,8 @@ Source = Literal["kernel", "input", "constant", "unset"]
 class ArgumentValues(Record):
     """One argument of a launch in one phase; shape and stride in elements.
 
-    `min`, `max` and `mean` cover the finite values. Counts are None if nothing counted them. `outside` is an
-    index beyond `bound`. `uninitialised` marks memory that nothing has written yet: its values mean
-    nothing.
+    `min`, `max` and `mean` cover the finite values. Counts are None if they were not taken. `outside` is an
+    index beyond `bound`. `uninitialised`: nothing has written this memory yet, so its values mean nothing.
     """
 
     name: str
@@ -255,7 +254,7 @@ def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model
 
 
 def _label(model: PackageView, name: str) -> str:
-    """Name an input by the caller's path to it, a constant by its name in the model."""
+    """Return the user's name for a tensor: the place of an input in the arguments, a constant's full name."""
     inputs = {taken.name: taken.label for taken in model.package.inputs}
     constants = {constant.name: constant.fqn for constant in model.package.constants}
     return inputs.get(name) or constants.get(name) or name
@@ -373,7 +372,7 @@ def overview(
     table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
 
     def written() -> Iterator[LaunchValues]:
-        """Yield all launches, writing the chosen ones as they pass."""
+        """Yield all launches. Write each chosen one to both files."""
         nonlocal last, count
         with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
             items.write("[")

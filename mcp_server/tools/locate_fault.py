@@ -47,10 +47,10 @@ class Attempt(Record):
 
 
 class LocatedFault(Record):
-    """The result. `fault` is the first fault of the package; `others` are further sites without a launch.
+    """The result. `fault` is the first fault of the package; `others` are not linked to launches.
 
-    `errors` is the sanitizer's own count. `instrumented` means that launches and addresses come from a
-    journal. `notes` are the limits of the answer. `log` is the output of the run that found the fault.
+    `errors` is the number that the sanitizer reports. `instrumented`: launches and addresses come from a
+    journal. `notes` are the limits of the answer.
     """
 
     found: bool
@@ -75,9 +75,9 @@ async def locate_fault(
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and link it to the package.
 
-    `auto` tries memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
-    (CPU). A fault is a result, and so is no fault. Raise `ProblemError` for missing inputs, a tool that does
-    not fit the package's device, or a package that cannot be read.
+    On CUDA, `auto` tries memcheck, a core dump, then a wait after each launch; on a CPU, AddressSanitizer,
+    then a native stack. Raise `ProblemError` for missing inputs, a tool that does not fit the device, or a
+    package that cannot be read.
     """
     check_inputs_given(workload)
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -171,9 +171,9 @@ async def locate_in_program(
     """Run the program once under the capture hook, then its failing call under checkers.
 
     The whole program is run under the checker if this call was not kept, shows no fault though the program
-    failed, or may fail only in the replay of a CUDA graph. Launches then have no addresses. `package` belongs
-    to a host that the hook cannot see into (C++). Raise `ProblemError` for a program that cannot be started
-    or whose package is unknown, and for an unsafe package.
+    failed, or may fail only in the replay of a CUDA graph. Addresses of arguments are then unknown. A C++
+    host needs `package`, because the hook does not see its loads. Raise `ProblemError` for a program that
+    cannot be started or whose package is unknown, and for an unsafe package.
     """
     if package is not None:
         refuse_unsafe(package)

@@ -81,7 +81,7 @@ class Machine(Interpreter):
 
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
-    """Compile a probe and ask the worker concurrently; without torch, facts stay unknown."""
+    """Compile a probe, and ask the worker at the same time. Without torch, its facts stay unknown."""
     interpreter = Interpreter()
 
     async def ask_worker() -> None:
@@ -157,14 +157,14 @@ def find_tool(name: str, env: Mapping[str, str], python: Path | None = None) -> 
     roots += [default / "cuda", *sorted(default.glob("cuda-*"), reverse=True)]
     places = [root / folder / name for root in roots for folder in ("bin", name, f"extras/{name}")]
     if python is not None:
-        # nvidia-cuda-sanitizer-api installs there, in a folder that moved between releases.
+        # nvidia-cuda-sanitizer-api installs below these, in a folder that depends on its release.
         for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages/nvidia")):
             places += [*sorted(folder.glob(f"*/bin/{name}")), *sorted(folder.glob(f"**/{name}"))]
     return next((path for path in places if path.is_file() and os.access(path, os.X_OK)), None)
 
 
 async def check_compiler(context: Context, env: Mapping[str, str]) -> Compiler:
-    """Compile and link three lines as Inductor would, and read what the result needs."""
+    """Compile and link a small library as Inductor would, and read which C++ runtime it needs."""
     # CXX may contain a launcher and flags (`ccache g++`).
     argv = shlex.split(env.get("CXX") or os.environ.get("CXX") or "g++") or ["g++"]
     found = find_tool(argv[0], env)
@@ -205,7 +205,7 @@ Standing = Literal["ok", "missing", "limited"]
 
 
 class Need(Record):
-    """One need. `essential` ones are required for any workload, others for the purpose `for_what`."""
+    """Something that the tools need: for every workload if `essential`, otherwise for `for_what`."""
 
     name: str
     standing: Standing
@@ -384,7 +384,7 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
 def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     metadata = package.metadata
     here = _ARM_NAMES.get(machine.machine, machine.machine)
-    # The library decides; without it, the metadata.
+    # If the library and the metadata differ, name the machine of the library.
     recorded = [package.library.machine if package.library else None, metadata.machine]
     built_for = [_ARM_NAMES.get(each, each) for each in recorded if each]
     others = [name for name in built_for if name != here]
@@ -424,7 +424,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     wanted, here = package.compute_capability, gpu.capability
     if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    # A cubin runs on its own major architecture from its minor version on. A fatbin may also contain PTX.
+    # A cubin needs a GPU of its major version, with the same or a later minor one. A fatbin may have PTX.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
         built_for, own = (f"{number[:-1]}.{number[-1]}" for number in (wanted, here))
@@ -433,7 +433,7 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:
-    """List problems of the compiler, for whatever is compiled here next."""
+    """List problems of the compiler that would affect the next compile."""
     compiler = machine.compiler
     if not compiler.works:
         what = f"the C++ compiler {compiler.path} does not work: {compiler.error}"

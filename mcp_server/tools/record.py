@@ -23,7 +23,7 @@ MOST_CALLS = 10
 
 
 def options_of(directory: Path | None, mode: str, ring_mb: int, budget_mb: int) -> RecorderOptions:
-    """Return the options; the default folder is in memory: a file on disk would be rewritten constantly."""
+    """Return the options. The default folder is in memory, because recordings are rewritten constantly."""
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
     folder = directory or Path(root, f"aoti-debug-recordings-{os.getuid()}")
     return RecorderOptions(str(folder), mode, ring_mb, budget_mb)
@@ -103,7 +103,7 @@ async def preload(context: Context, out: Path | None, options: RecorderOptions) 
 
 
 class CallRow(Record):
-    """One call. `number` counts the calls of its thread."""
+    """One call. `call` is its slot and sequence number in the ring."""
 
     call: str
     thread: int

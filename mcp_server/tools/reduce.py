@@ -43,8 +43,8 @@ from mcp_server.worker.reduction import Minimiser
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions tried under a plain interpreter, the smallest first
 PASSED_ON = 1 << 20  # bytes that are easily sent to others
-SMALL = 64 << 10  # bytes of real values that are kept without a trial of seeded ones
-TINY = 4 << 10  # bytes of values for which smaller sizes gain nothing
+SMALL = 64 << 10  # bytes of real values for which seeded values are not tried
+TINY = 4 << 10  # bytes of values for which smaller sizes are not tried
 SIZES = 6  # distinct sizes that are tried
 MOST_NOTES = 5
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
@@ -97,8 +97,7 @@ async def reduce(
 
     The program is cut down in separate child processes. A script is run once, and its failing or suspect call
     is used. If the job is stopped, the link `best` in its folder points to the best reproduction so far.
-    Raise ProblemError for a package without its program, a healthy program, one that only hangs, or a script
-    without a program.
+    Raise ProblemError for a package, a program that does not fail or hangs, or a script without a program.
     """
     if isinstance(workload, PackageWorkload):
         raise ProblemError(
@@ -208,7 +207,7 @@ class Reduction:
             ended.add(plan)
             if result == "other":
                 self.notes.append(f"a candidate ended otherwise: {one_line(done.why)}")
-            # Wait until one fails and all before it have ended otherwise.
+            # Stop when a plan fails in the same way and all before it have ended differently.
             first = next((plan for plan in cuts if plan not in ended or self.tried[plan]), None)
             if first in ended:
                 group.cancel_scope.cancel()
@@ -267,7 +266,7 @@ class Reduction:
         return list(dict.fromkeys(tuple(unit for unit in readers if unit in part) for part in parts))
 
     async def _without_users(self, plan: Plan) -> Plan:
-        """Try without the user's values and operator code, or without one of these; no compile needs them."""
+        """Try without the user's values, operator code, or both: a compile needs neither."""
         cut = self.cuts[plan]
         options = [replace(plan, seeded=tuple(cut.tensors))]
         if cut.users:
@@ -277,7 +276,7 @@ class Reduction:
         return plan if number is None else options[number]
 
     async def _smaller(self, plan: Plan) -> Plan:
-        """Keep a part of each size: halves of halves, as long as they still fail."""
+        """Halve each size again and again, as long as one half still fails."""
         cut = self.cuts[plan]
         if sum(cut.tensors.values()) <= TINY:
             return plan
@@ -310,7 +309,7 @@ class Reduction:
 
 
 async def _verified(context: Context, failing: Failing, search: Reduction, *, complete: bool) -> Reduced:
-    """Run what was kept, smallest first, until one fails in the same way under a plain interpreter."""
+    """Run the kept scripts, smallest first, until one fails in the same way under a plain interpreter."""
     failure, workload = failing.failure, failing.target.workload
     limit = "" if complete else " in this time (budget_s)"
     result = Reduced(

@@ -128,7 +128,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
 def called_package(
     request: ReplayRequest, inputs: Path, workload: ScriptWorkload | CommandWorkload
 ) -> PackageWorkload:
-    """Return the call of a replay without earlier steps, in the environment of the program."""
+    """Return the call of a replay as a workload, without earlier steps, in the program's environment."""
     return PackageWorkload(
         package=Path(request["package"]),
         inputs=inputs,

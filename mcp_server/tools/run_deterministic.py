@@ -40,7 +40,7 @@ Pattern = Literal["clean", "stable", "flaky", "varying"]
 
 
 class LastLaunchSeen(Record):
-    """A launch that a value printer announced last and did not report as finished, with its log `line`."""
+    """The last launch that a value printer announced and did not report as done. `line` is in the log."""
 
     kernel: str
     line: int

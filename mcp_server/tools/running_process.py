@@ -22,7 +22,7 @@ from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.runtime.context import Context
 from mcp_server.tools.in_package import Reader, ThreadSeen
 
-LOOKS, BETWEEN_S = 3, 2.0  # seconds from the first look to the last
+LOOKS, BETWEEN_S = 3, 2.0  # number of looks, and seconds from the first to the last
 LIBRARY, RING = ".wrapper.so", ".ring"
 
 
@@ -37,10 +37,10 @@ class Flight:
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """A process at one moment. `threads` are those in the package; `outside` are threads for which these wait
-    or, if `threads` is empty, threads that wait for each other.
+    or, if `threads` is empty, threads that wait elsewhere (`Reader.threads`).
 
-    `pool` counts the threads that wait for OpenMP work. `recording` is that of the ring. `inputs`
-    has the dtypes and sizes of the inputs of threads in a launch, where they are still in memory.
+    `pool` counts the threads that wait for OpenMP work. `recording` has the content of the file `ring`.
+    `inputs` has the dtypes and sizes of the inputs of threads in a launch, if they are still in memory.
     """
 
     threads: Sequence[ThreadSeen]
@@ -61,8 +61,8 @@ class Look:
 class ProcessSeen(Look):
     """A running process at the last look. `stayed` are the threads that were in the same place at every look.
 
-    `flights` are the open calls by thread, and `served` is the number of calls that ended between the looks:
-    both from the recorder's ring, None without one.
+    `flights` are the open calls by thread, and `served` is the number of calls that ended between the looks.
+    Both come from the recorder's ring file; without one, `flights` is empty and `served` is None.
     """
 
     pid: int
@@ -213,7 +213,7 @@ def _last(recording: Recording) -> dict[int, int]:
 
 
 def _moved(first: Recording | None, second: Recording | None) -> frozenset[int]:
-    """Return the threads whose call at the first look has ended, or that have begun another."""
+    """Return the threads whose open call at the first look has ended since."""
     if first is None or second is None:
         return frozenset()
     open_now = {(c.thread, c.slot, c.sequence) for c in second.calls if c.end_ns is None}

@@ -1,4 +1,4 @@
-"""Compiles the program with changed compiler options, several at once, and concludes from the results.
+"""Compiles a program with changed compiler options, several compiles at once, and judges the results.
 
 This needs neither a reduced program nor a second export. `bisect` finds which pass or lowering is at fault.
 """
@@ -86,10 +86,10 @@ class Decision(Record):
 
 
 class Workaround(Record):
-    """What to write before or in the compile. `reduced` and `whole` say how the two programs then end.
+    """Code before or in the compile. `reduced` and `whole`: what it does to the failure in these programs.
 
-    `reduced` is None if the reduced program was not compiled with it. `price` is the time of a call with the
-    workaround divided by the time without, in the whole program. None if the program crashes without it.
+    `reduced` is None if the reduced program was not compiled with it. `price` is the time of a call of the
+    whole program with the workaround divided by the time without; None if it crashes without.
     """
 
     code: str
@@ -145,14 +145,14 @@ def price(before: WorkerRun, after: WorkerRun) -> float | None:
 
 
 def workaround_lines(asked: protocol.Workaround) -> str:
-    """Return the lines that a user writes."""
+    """Return the code of a workaround."""
     lines = [
         f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
         for name in asked.get("decompositions", ())
         for table in (
             "decompositions",
             "select_decomp_table()",
-        )  # from the first compile on, it is a copy of the first one
+        )  # from the first compile on, this is a copy of `decompositions`
     ]
     for name in asked.get("fallbacks", ()):
         lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")
@@ -179,7 +179,7 @@ def most_children() -> int:
 
 @dataclass
 class Wave:
-    """Compiles with things switched off, several at once; `label` says what these are."""
+    """Compiles one program per group of names, several at once. `label` says what a group changes."""
 
     compile: Compile
     label: str
@@ -212,7 +212,7 @@ def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
 
 
 async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
-    """Find the fewest options whose careful values make the failure disappear, and compile again without.
+    """Find the fewest options whose careful values make the failure disappear. Compile again without them.
 
     `rounding`: the numbers agree once intermediate results are rounded as in eager mode.
     """

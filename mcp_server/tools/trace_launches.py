@@ -47,7 +47,7 @@ class LaunchRow(Record):
 
 
 class Trace(Record):
-    """The result. `launches` are the last ones, `total` counts all; `trace` contains all as JSON.
+    """The result. `launches` are the last ones; `total` counts all, which `trace.json` contains.
 
     `package` is the instrumented package: a C++ host loads it with `environment` set and needs no Python.
     """
@@ -142,7 +142,7 @@ def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[
 
 
 def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync: bool) -> str:
-    """Write one sentence that claims only that the journal ends there."""
+    """Say in one sentence where the journal ends, without a claim about the cause."""
     status = f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
     end = finished.signal or status
     if last is None:
