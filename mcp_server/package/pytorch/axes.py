@@ -1,7 +1,7 @@
 """The axes over which a kernel computes: its loops, and the parts into which it divides an index.
 
-`x0 // 32` and `x0 % 32` of a loop over `x0` are two axes. The index of a tensor is then a sum of axes times
-strides, which describes a view of the tensor.
+If a loop over `x0` uses `x0 // 32` and `x0 % 32`, these are two axes. The index of a tensor is then a sum of
+axes times strides, which describes a view of the tensor.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Statement:
-    """A store of a kernel: its loops, its terms, and the tensors that it uses, with their strides."""
+    """A store of a kernel: its loops, its terms, and each index with the strides of the indexed tensor."""
 
     ranges: tuple[Range, ...]
     roots: tuple[Term, ...]
@@ -95,7 +95,7 @@ class Axes:
         return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
 
     def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
-        """Return the least and greatest value over all axes. None if a quotient hides an axis."""
+        """Return the least and greatest value over all axes. None if unknown."""
         low = high = value
         for axis in self.of(value):
             step = value.coefficient(axis.symbol)
@@ -131,7 +131,7 @@ class Axes:
         if op in ("minimum", "maximum") and "@" not in f"{left}{right}":
             return named(f"{op[:3]}({left}, {right})")
         if op in QUOTIENTS | REMAINDERS and (right - constant(1)).is_positive_or_zero():
-            # Truncation and rounding down agree if nothing is negative.
+            # Truncation and rounding down agree if `left` is not negative.
             ends = self.bounds(left)
             if op not in ("mod", "floordiv") and (ends is None or not ends[0].is_positive_or_zero()):
                 return None
@@ -142,7 +142,7 @@ class Axes:
     # Loops.
 
     def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
-        """Extend `place` by the loops of `ranges`. Raise `NotRead` if that is impossible."""
+        """Extend `place` by the loops of `ranges`. Raise `NotRead` if an end of a loop is computed."""
         inside = dict(place)
         for each in ranges:
             start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)
@@ -156,7 +156,7 @@ class Axes:
         return inside
 
     def within(self, place: Place, box: Box) -> tuple[dict[str, Loop], dict[Axis, Axis]]:
-        """Return the loops over only a part of their axes, and the whole axis of each part."""
+        """Return the loops over only the part `box` of their axes, and the whole axis of each part."""
         inside = {name: self._part(loop, box) for name, loop in place.items()}
         pairs = [
             pair for name, loop in place.items() for pair in zip(inside[name].axes, loop.axes, strict=True)
@@ -181,7 +181,7 @@ class Axes:
     def box(self, test: Term, place: Place) -> Box | None:
         """Return the part of the axes where a test holds.
 
-        None if the test is more than limits of single axes, or never holds.
+        None if the test is not a set of limits of single axes, or never holds.
         """
         match test:
             case Number(value=value):
@@ -277,7 +277,7 @@ class Axes:
         return chain
 
     def _dimensions(self, index: Term, strides: Sequence[Whole], name: str) -> Iterable[Whole]:
-        """Return the sizes at which the dimensions of a written tensor divide this variable."""
+        """Yield the numbers by which the dimensions of an indexed tensor divide this variable."""
         variables = {plain_name(each) for each in free_positions(index)}
         place = {each: Loop(named(f"@@{each}"), ()) for each in variables}
         step = Whole()
@@ -307,7 +307,7 @@ class Axes:
 
 
 def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
-    """Return the summands of an index, each with its constant factor."""
+    """Yield the summands of an index, each with its constant factor."""
     match term:
         case Apply("add", (left, right)):
             yield from summands(left, factor)

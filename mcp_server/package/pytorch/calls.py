@@ -1,6 +1,6 @@
 """Calls of operators in a wrapper as torch calls, from the operator's schema or the package's JSON.
 
-It also gives the arguments with which one call can be made alone, from what a probe recorded.
+`Alone` is one call that can be made alone, with arguments that a probe recorded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", 
 
 @dataclass
 class Written:
-    """A call. `text` has marks for `tensors`; `out` are the variables that it writes through `out=`.
+    """A call. `text` has a mark for each of `tensors`. `out` are the variables that it writes through `out=`.
 
     `results` are the variables that it creates, "" for an unused result.
     """
@@ -61,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Place:
-    """An argument of a launch: its variable, and its turn among the arguments with this variable."""
+    """An argument of a launch: its variable, and its number among the arguments with this variable."""
 
     variable: str
     turn: int = 0
@@ -101,7 +101,7 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Tensors) -> 
         if not each.is_out:
             found = by_position[next(positions)]
             if each.type.endswith("Device") or "List[" in each.type:
-                next(positions, None)  # skip the tensor's index, or the list's length
+                next(positions, None)  # skip the index of the device, or the list's length
             given.append((each, _given(each, found, written, launch, names)))
     written.text = f"{schema.operator}({', '.join(_arguments(given))})"
     if shim in _ATTENTION:
@@ -177,7 +177,7 @@ def _same(default: str | None, text: str) -> bool:
 
 
 def proxy_call(launch: Launch, node: Json, names: Tensors) -> Written:
-    """Write a call through the proxy executor; the package's JSON has its arguments. May raise `NotRead`."""
+    """Write a call through the proxy executor. `node` is its entry in the package. May raise `NotRead`."""
     written = Written()
     tensors = iter([each for each in launch.arguments if each.is_tensor and not each.fresh])
     numbers = iter([each for each in launch.arguments if not each.is_tensor])

@@ -40,7 +40,7 @@ class Value:
 
 
 class Expressions:
-    """The statements of one kernel so far (`lines`), and the names that they give to values."""
+    """The statements of one kernel so far (`lines`), and the names that these give to values."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         self.axes, self.memory = axes, memory
@@ -180,7 +180,7 @@ TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` maps each sum to what it becomes when divided by this number: a mean."""
+    """Writes operators. `_sums` maps a sum to its mean, or m2 to the variance, and the divisor that gives it."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)
@@ -226,7 +226,7 @@ class Operators(Expressions):
         neutral = {"mul": "1.0", "add": "0"}.get(op, "")
         kept = [each for each in values if not (each.scalar and each.text == neutral)]
         if len(kept) == 1 and kept[0].dtype == dtype and not kept[0].scalar:
-            return kept[0]  # the other operand beside 1.0 in a product, or 0 in an integer sum
+            return kept[0]  # the other operand is 1.0 in a product, or 0 in an integer sum
         left, right = (self.aligned(each, axes) for each in values)
         if (test := _self_test(op, left, right)) is not None:
             return Value(test, axes, "bool", is_atom=not test.startswith("~"))

@@ -34,8 +34,8 @@ from mcp_server.package.terms.whole import Whole, named
 class Passed:
     """The tensor that a launch passes for one parameter, with the name of its variable.
 
-    `is_result`: the launch may return a new tensor instead. `is_written_later`: another launch writes to its
-    memory after this one.
+    `is_result`: the launch may return a new tensor instead. `is_written_later`: a later launch writes to its
+    memory.
     """
 
     tensor: Tensor
@@ -65,7 +65,7 @@ def write_kernel(
 
 
 def _statement(store: Store, tensors: Mapping[str, Passed]) -> Statement:
-    """Return what a store reveals about the dimensions of its loops."""
+    """Return what a store says about the dimensions of its loops."""
     roots = (store.index, store.value, *([store.test] if store.test is not None else []))
     inside = [each for root in roots for each in parts(root, inside_indices=True)]
     folds = [each for each in inside if isinstance(each, Fold)]
@@ -111,7 +111,7 @@ class _Writer:
         return Function(tuple(self.values.lines), tuple(used), self.results)
 
     def _lay_out(self) -> None:
-        """Give new tensors the wrapper's strides where a later statement accesses their memory directly."""
+        """Give new tensors the wrapper's strides if a later statement accesses their memory directly."""
         held = {tensor.text: tensor for states in self.memory.states.values() for _, tensor in states}
         lines, text = self.values.lines, "\n".join(self.values.lines)
         for name, tensor in held.items():
@@ -284,7 +284,7 @@ class _Writer:
         )
 
     def _result_name(self, text: str) -> str:
-        """Return the tensor's own name if its old value is not read, otherwise a different name."""
+        """Return an unused name for the new value of a tensor: `x_out`, `x_out2`, ..."""
         name = f"{text}_out" if any(text == each.tensor.text for each in self.tensors.values()) else text
         number = 2
         while name in self.results.values():

@@ -137,15 +137,15 @@ class Launches(Tensors):
         self.launches: list[WrittenLaunch] = []
         self.names: dict[str, str] = {}  # better names for `buf3` of the wrapper
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
-        self.read_unseen: set[int] = set()  # memory that statements use which the program does not have
+        self.read_unseen: set[int] = set()  # storages that statements missing from the program use
 
     def not_written(self, nodes: Iterable[Node]) -> None:
-        """Keep what statements that the program does not have may read."""
+        """Record which memory is used by statements that are missing from the program."""
         names = {name for node in nodes for name in variables(node)} & self.body.buffers.keys()
         self.read_unseen |= {self.body.buffers[name].storage for name in names}
 
     def node(self, node: Node) -> None:
-        """Write one statement. Raise `NotRead` if that is impossible."""
+        """Write one statement. May raise `NotRead`."""
         if isinstance(node, Transfer):
             self._transfer(node)
             return
@@ -178,7 +178,7 @@ class Launches(Tensors):
             self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
 
     def _operator(self, launch: Launch) -> None:
-        """Write the call, also over its own arguments: `torch.mm(t0, t1)`, with `out=` if necessary."""
+        """Write the call, and also over its own arguments: `torch.mm(t0, t1)`, if necessary with `out=`."""
         if launch.kind == "proxy_executor":
             calls, index = self.package.package.proxy_calls, launch.proxy_index
             if index is None or not 0 <= index < len(calls):
@@ -194,7 +194,7 @@ class Launches(Tensors):
             if len(written.results) == 1:
                 self._name(written.results[0], launch)
             line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
-            # Only the operator needs seeds and similar results that nobody reads.
+            # Omit results that only the operator needs, such as seeds.
             gives = [each if self.lifetimes.is_read_after(each, launch) else "" for each in written.results]
         elif written.out:
             line = self._written_out(launch, written.out, line)
@@ -216,7 +216,7 @@ class Launches(Tensors):
         return self.with_strides(given, argument.target or "") if any(results) else given
 
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
-        """Return `x = torch.mm(a, b)` if nothing else holds the memory, otherwise the call with `out=`."""
+        """Return `x = torch.mm(a, b)` if no other variable has the memory, else the call with `out=`."""
         outs = _outs(launch, targets)
         first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
@@ -286,7 +286,7 @@ class Launches(Tensors):
             self.names.setdefault(plain, self.identifier(f"name of {plain}", wanted))
 
     def _in_memory_of(self, target: str) -> None:
-        """Give a tensor that is written into the memory of another one a separate name."""
+        """Give a separate name to a tensor that is written into the memory of another tensor."""
         buffer = self.body.buffers[target]
         if buffer.kind == "moved" and target not in self.scope.names:
             name, before = self.identifier(target), self.variable(target)
@@ -314,7 +314,7 @@ class Launches(Tensors):
         return argument.view is None and self.is_of_operator(argument.target or "")
 
     def _assumed(self, argument: Argument) -> str:
-        """Write how a kernel reads the memory of a tensor if only its operator knows the layout."""
+        """Write how a kernel reads the memory of a tensor of unknown layout. Empty for other tensors."""
         buffer, dtype = self.body.buffers.get(argument.target or ""), dtype_of(argument.type)
         if buffer is None or not buffer.assumed or argument.view is not None or not dtype:
             return ""
@@ -322,7 +322,7 @@ class Launches(Tensors):
         return f"{tupled(sizes)}, {tupled(strides)}, torch.{dtype}"
 
     def call_text(self, call: Call, used: Collection[str]) -> str:
-        """Return the line with the call, and the function with only the results that are used."""
+        """Return the line with the call. Add the function, which returns only the results that are used."""
         launch, results = call.launch, call.results
         wanted = {name: each for name, each in results.items() if self.identifiers[each] in used} or results
         if len(wanted) == 1:
@@ -365,14 +365,14 @@ def _operators(launch: Launch) -> str:
 
 
 def _writes(name: str, text: str) -> bool:
-    """Whether a function writes to the memory of a parameter."""
+    """Whether the text of a function writes to the memory of a parameter."""
     changes = r"\.(?:copy_|fill_|index_put_|scatter_\w*)\(|\] = "
     forms = rf"put\({name}\b|(?:strided\()?{name}\b[^=]*(?:{changes})"
     return re.search(f"^(?:{forms})", text, re.M) is not None
 
 
 def _base(text: str) -> str:
-    """Return the variable of which this is a view."""
+    """Return the variable whose memory an expression views."""
     found = re.match(r"(?:(?:strided|laid_out|flat)\()*(\w+)", text)
     return found[1] if found else ""
 

@@ -1,6 +1,6 @@
 """A package as a Python program that imports only torch: one function or call for each launch.
 
-Code that cannot be written raises an error in its place, with the reason; nothing is guessed. All names from
+Where code cannot be written, the program raises an error with the reason; nothing is guessed. All names from
 the package become identifiers; its other text appears only in comments and quotes.
 """
 
@@ -28,16 +28,14 @@ from mcp_server.worker.events import Schema
 ASSIGN = "assign"  # the callee of a moved handle
 
 
-LEAST_USUAL = 3  # launches that must agree before another one of their kind counts as odd
+LEAST_USUAL = 3  # launches that must agree before another launch of their kind counts as odd
 MOST_ODD_LINES = 2
 MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class OddLaunch:
-    """A launch that computes something else than all `others` of its kind, and the lines that differ from
-    theirs.
-    """
+    """A launch that computes something else than all `others` of its kind, and the lines that differ."""
 
     launch: int
     kernel: str
@@ -119,7 +117,7 @@ class PytorchProgram:
 def write_program(
     package: PackageView, schemas: Mapping[str, Schema] | None = None, only: Sequence[int] | None = None
 ) -> PytorchProgram:
-    """Write the program of a package. `schemas` are those of its operators, by their shim.
+    """Write the program of a package. `schemas` has the schemas of its operators by shim.
 
     With `only`, write the functions of only these launches.
     """
@@ -150,7 +148,7 @@ class _Writer(Launches):
         return PytorchProgram(text, in_order, tuple(parameters))
 
     def _renamed(self, text: str) -> str:
-        """Replace `buf3`, except in the comments that say which launch writes it."""
+        """Replace names such as `buf3`, except in the comments that say which launch writes them."""
         return re.sub(r"# launch .*|\bbuf\w+", lambda found: self.names.get(found[0], found[0]), text)
 
     def _returned(self) -> str:
@@ -198,7 +196,7 @@ class _Writer(Launches):
                 self._not_read(each, why)
 
     def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
-        """Write an `if`, `else` or loop. Names created inside are local to it unless it assigns them."""
+        """Write an `if`, `else` or loop. Names created inside are local, unless a handle is moved to them."""
         made_before = [self.body.buffers[name] for node in nodes for name in variables(node)]
         for buffer in made_before:
             while buffer.base is not None and buffer.line > block.line:
@@ -212,14 +210,14 @@ class _Writer(Launches):
         test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
         if test is not None and exit_ is not None:
             before = [each for each in nodes if each.line < test[0].line]
-            self.scope.lines.append("while True:")  # a test among its statements breaks out of the loop
+            self.scope.lines.append("while True:")  # a test among the statements ends it
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
             nodes = nodes[len(before) :]
         elif block.header == "else":
             self.scope.lines.append("else:")
         else:
-            condition = self._condition(block.header, body)  # the condition may define sizes before its use
+            condition = self._condition(block.header, body)  # first: it may write lines
             self.scope.lines.append(f"if {condition}:")
         self._statements(nodes, depth + 1, body)
         self.scope.lines.append(DEDENT)
@@ -254,7 +252,7 @@ class _Writer(Launches):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
-        """Return the statements of a method without those with unused results, searching from the end."""
+        """Return the statements of a method, without those whose results are unused. Works from the end."""
         names = (each.name for each in self.body.buffers.values() if each.storage in self.read_unseen)
         used = {self.identifiers[name] for name in names if name in self.identifiers}
         found: list[str] = []
@@ -299,7 +297,7 @@ _SAME = re.compile(r"(?P<name>\w+) = (?P<of>\w+)  # the same memory")
 
 
 def _test(header: str, body: Body) -> tuple[Symbol, bool] | None:
-    """Return the tensor's only element that `if (!x) break` or `if (x == 0)` tests, and if it is negated.
+    """Return the `.item()` that `if (!x) break` or `if (x == 0)` tests, and whether it is negated.
 
     None for a condition on sizes.
     """
@@ -326,6 +324,6 @@ def _common_names(function: str) -> str:
 
 
 def _with_names(own: Sequence[str], theirs: Sequence[str], line: int) -> str:
-    """Return a line of another function, in the names of this one."""
+    """Return a line of another function with the names of this function."""
     names = dict(zip(_names_of("\n".join(theirs)), _names_of("\n".join(own)), strict=False))
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: names.get(found[0], found[0]), theirs[line])

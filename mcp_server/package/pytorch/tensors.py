@@ -1,4 +1,4 @@
-"""Names and tensors of a wrapper as expressions of a program.
+"""Names and tensors of a wrapper as expressions of a PyTorch program.
 
 All names from the package become identifiers.
 """
@@ -73,14 +73,14 @@ class Tensors:
             *HELPERS,
         }
         self.identifiers: dict[str, str] = {}
-        self.in_place = set[str]()  # variables written in the memory of another one
+        self.in_place = set[str]()  # variables written in the memory of another variable
         self.symbols: set[str] = set()  # symbols of the program
         self.constants = {each.name: each for each in package.package.constants}
 
     # Names.
 
     def identifier(self, name: str, wanted: str = "") -> str:
-        """Return the program's name for a name of the package. It is always the same name."""
+        """Return the program's name for a name of the package, always the same."""
         if name not in self.identifiers:
             text = re.sub(r"\W+", "_", wanted or name, flags=re.ASCII).strip("_") or "value"
             text = f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
@@ -94,7 +94,7 @@ class Tensors:
         return self.identifiers[name]
 
     def whole(self, expression: str) -> Whole:
-        """Write a size of the wrapper, after defining its symbols. Raise `NotRead` if that is impossible."""
+        """Write a size of the wrapper, after defining its symbols. May raise `NotRead`."""
         sizes: dict[str, Whole] = {}
         for symbol in reversed(origins(expression, self.wrapper.symbols)):
             sizes[symbol.name] = self._size(symbol, sizes)
@@ -107,7 +107,7 @@ class Tensors:
         return found
 
     def _size(self, symbol: Symbol, known: Mapping[str, Whole]) -> Whole:
-        """Write a symbol of the wrapper: the sum that defines it, or a variable if there is none."""
+        """Write a symbol of the wrapper: the sum that defines it. If no sum does, define a variable."""
         term = size_term(symbol.expression) if symbol.kind == "computed" else None
         found = Axes(known).whole(term, {}) if term is not None else None
         if found is not None:
@@ -214,7 +214,7 @@ class Tensors:
         raise NotRead(f"the tensor {name}, which is {buffer.kind}")
 
     def _of_type(self, base: str, buffer: Buffer) -> str:
-        """Write memory as elements of another type: `view_dtype`, as complex numbers are read by kernels."""
+        """Write memory as elements of another type (`view_dtype`), such as complex numbers as floats."""
         if buffer.sizes is None or buffer.strides is None or buffer.offset not in (None, "0", "0L"):
             raise NotRead(f"{buffer.name}, which has another type than its memory")
         sizes, strides = (tuple(self.whole(each) for each in part) for part in (buffer.sizes, buffer.strides))
@@ -224,7 +224,7 @@ class Tensors:
         return self.constants[name].fqn if name in self.constants else name
 
     def layout(self, name: str) -> Layout:
-        """Return sizes, strides and type of a wrapper tensor; flat memory if only its operator knows them.
+        """Return sizes, strides and type of a wrapper tensor: of flat memory if an operator chose the layout.
 
         Raise `NotRead` if they are not known.
         """
@@ -256,7 +256,7 @@ class Tensors:
         return tuple(sizes), tuple(strides), found.dtype or ""
 
     def _input_size(self, name: str, dim: CompiledDim) -> Whole:
-        """Write a size of an input. A size without a symbol in the wrapper gets a variable."""
+        """Write a size of an input. If it has no symbol in the wrapper, define a variable."""
         if dim.size is not None or dim.expression is not None:
             return self.whole(str(dim))
         symbol = Symbol(f"{name}_size_{dim.index}", "size", "", 0, name, dim.index)

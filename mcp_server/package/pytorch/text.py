@@ -2,7 +2,7 @@
 
 Besides torch, a program needs a few short functions, and includes only those that it calls.
 
-Its weights are a safetensors file, copied from the package's library, blob or files beside it.
+Its weights are a safetensors file, copied from the package's library, blob or weight files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def assembled(
 def function(
     name: str, parameters: Sequence[str], lines: Sequence[str], results: Sequence[str], shapes: Sequence[str]
 ) -> str:
-    """Return the text of a function. If its last statement computes the only result, that is the `return`."""
+    """Return the text of a function. A last statement that computes the only result becomes the `return`."""
     body = list(lines)
     if len(results) == 1 and body and body[-1].startswith(f"{results[0]} = "):
         body[-1] = f"return {body[-1].partition(' = ')[2]}"
@@ -68,8 +68,8 @@ def function(
     return "\n".join([*text, *(f"{INDENT}{line}" for line in body or ["pass"])])
 
 
-# What a compiler decomposed, over several statements. A rule matches whole lines, including names. Names
-# that it removes must not be used anywhere else.
+# Functions that the compiler decomposed into several statements. A rule matches whole lines with their names.
+# The names that it removes must not be used anywhere else.
 _NUMBER = r"[\d.]+(?:e-?\d+)?"
 _TO_LAST = r"\[(?::, )+None\]"
 _LARGEST = r"(?P<a>\w+) = (?P<x>.+)\.amax\(-1\)\n"
@@ -164,7 +164,7 @@ _MADE = re.compile(r"^(\w+) = ", re.M)
 
 
 def put_together(lines: Sequence[str]) -> list[str]:
-    """Replace known sequences in the statements of a function."""
+    """Replace decomposed functions in the statements of a function."""
     text = "\n".join(lines)
     for pattern, written in _COMPILED:
         for found in list(pattern.finditer(text)):
@@ -177,7 +177,7 @@ def put_together(lines: Sequence[str]) -> list[str]:
 
 
 def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """Remove unused names: results that only this launch would need, and their intermediate steps."""
+    """Remove assignments to unused names: to other results than `results`, and their intermediate steps."""
     wanted = set(results)
     kept: list[str] = []
     for line in reversed(lines):
@@ -189,7 +189,7 @@ def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 
 def with_blanks(line: str, used: Collection[str]) -> str:
-    """Write a call with several results, omitting unused ones."""
+    """Write a call with several results: `_` for unused results."""
     found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
     if found is None:
         return line
@@ -198,7 +198,7 @@ def with_blanks(line: str, used: Collection[str]) -> str:
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """Indent Python blocks, whose ends are marked."""
+    """Indent Python blocks, each of which ends with `DEDENT`."""
     depth, found = 0, []
     for line in lines:
         if line == DEDENT:
@@ -393,7 +393,7 @@ _PIECE = 1 << 22
 
 
 def write_weights(package: Package, path: Path) -> dict[str, str]:
-    """Write the constants that the package contains. Return why others are missing, by their names."""
+    """Write the constants that the package contains. Return why others are missing, by name."""
     missing: dict[str, str] = {}
     found: list[tuple[CompiledConstant, Callable[[BinaryIO], None]]] = []
     for constant, copy in _sources(package):
@@ -403,7 +403,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
             found.append((constant, copy))
-    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # this order aligns each for its type
+    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # thus each is aligned for its type
     header, at = {}, 0
     for constant, _ in found:
         count = reached(constant.shape, constant.stride)[1]
@@ -423,8 +423,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
 class ConstantValues:
     """The values of a constant of float32 in `file`: how many, how many zeros, and the largest magnitude.
 
-    `bad` is the index of the first NaN or +inf, None if there is none. Minus infinity is not counted, since
-    masks hold it.
+    `bad` is the index of the first NaN or +inf, None if there is none. -inf is not bad: masks contain it.
     """
 
     constant: CompiledConstant
@@ -437,9 +436,9 @@ class ConstantValues:
 
 
 def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[ConstantValues]:
-    """Write each constant of float32 that the package holds to a file of its own, and describe its values.
+    """Write each constant of float32 that the package contains to its own file, and describe its values.
 
-    Larger constants than `most_bytes` are left out.
+    Omit constants of more than `most_bytes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for constant, copy in _sources(package):
@@ -462,12 +461,12 @@ def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[
         )
 
 
-_MAGIC_BYTES = 8  # a number after appended weights, by which the loader knows them
+_MAGIC_BYTES = 8  # the number after appended weights by which the loader recognises them
 _Copy = Callable[[BinaryIO], None]
 
 
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, _Copy | None]]:
-    """Return each constant that is not folded, with the function that copies its bytes."""
+    """Yield each constant that is not folded, with a function that copies its bytes (None if unknown)."""
     constants = [each for each in package.constants if not each.folded]
     place, library, files = package.weights.place, package.library, package.files
     member, at = files.library, 0

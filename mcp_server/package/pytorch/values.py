@@ -153,7 +153,7 @@ class Values(Operators):
         return permuted(Value(text, axes, term.dtype), self.axes.ordered(axes))
 
     def indexed(self, tensor: Tensor, index: Term, place: Place, *, to_write: bool = False) -> Indexed | None:
-        """Write an index with computed parts, each in a dimension of its own. None for any other index."""
+        """Write an index with computed parts, each in its own dimension. None for other indices."""
         computed, rest = self._split(index, place)
         found = self.steps(rest) if computed else None
         if found is None:
@@ -167,7 +167,7 @@ class Values(Operators):
     def _at(
         self, tensor: Tensor, computed: Sequence[tuple[Whole, Term]], found: Affine, place: Place
     ) -> Indexed | None:
-        """Write an index of a tensor in this form: its computed parts, and the sum of the others."""
+        """Write an index as `indexed` does, if this form of the tensor fits the parts. Else None."""
         starts = starts_of(tensor, found[2])
         if starts is None:
             return None
@@ -265,7 +265,7 @@ class Values(Operators):
         return computed, rest
 
     def _places(self, term: Term, place: Place, most: int) -> list[Scalar] | None:
-        """Return the values of a term over its only axis. None if there are more, or for any other term."""
+        """Return the values of a term over its only axis. None for other terms or over `most` values."""
         names = map(plain_name, free_positions(term, known=self._free))
         loops = {name: place.get(name) for name in names}
         if len(loops) != 1:
@@ -325,7 +325,7 @@ class Values(Operators):
         return self.cast(Value(text, axes, kind), term.dtype)
 
     def _joined(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
-        """Write a choice by position as a padded or concatenated tensor. None if it is another choice."""
+        """Write a choice by position as a padded or concatenated tensor. None for other choices."""
         test, first, second = term.args
         box = self.axes.box(test, place)
         if box is None or any(axis in guard.axes for axis in box for guard in guards):
@@ -391,7 +391,7 @@ class Values(Operators):
     # Reductions.
 
     def _rolled(self, term: Apply, place: Place) -> Fold | None:
-        """Return the reduction that is written out over the values of one or two lanes. Else None."""
+        """Turn an unrolled reduction into one over one or two loops, `lane`. None for other terms."""
         found, first = operands(term), sum(name.startswith("lane") for name in place)
         for turns in (each for each in range(len(found), 1, -1) if len(found) % each == 0):
             sizes = (len(found) // turns, turns) if turns < len(found) else (turns,)
@@ -403,8 +403,8 @@ class Values(Operators):
         return None
 
     def _in_lanes(self, terms: tuple[Term, ...], lanes: Sequence[Range], place: Place) -> Term | None:
-        """Return the term that is each of these in turn, the last lane the fastest. None if none is."""
-        if terms in self._in_turn:  # what was shared stays shared
+        """Return one term that gives all `terms` as the lanes count, the last one fastest. Else None."""
+        if terms in self._in_turn:  # shared subterms stay shared
             return self._in_turn[terms]
         first, found = terms[0], None
         wholes = [self.axes.whole(each, place) for each in terms]
@@ -425,7 +425,7 @@ class Values(Operators):
         return found
 
     def _moved(self, terms: Sequence[Term], wholes: Sequence[Whole], lanes: Sequence[Range]) -> Term | None:
-        """Return the first term plus a step for each lane if these are the terms. None if they are not."""
+        """Return the first term plus a step for each lane. None if this does not give all `terms`."""
         found, expected, apart = terms[0], [wholes[0]] * len(terms), 1
         for lane in reversed(lanes):
             assert isinstance(lane.stop, Number)
@@ -491,8 +491,8 @@ class Indexed:
     """An index of a tensor by dimension: `parts` as text, and the axes of the result.
 
     `places` are the known values of computed parts; `is_known` if all are. `by_dim` has the axis of each
-    dimension if each has one and the others are read whole. `gathers` is the dimension along which `gather`
-    reads the same.
+    dimension. Empty if one is sliced or has no axis of its own. `gathers` is the dimension along which
+    `gather` reads the same.
     """
 
     of: Tensor
@@ -514,7 +514,7 @@ class Indexed:
 
 
 def _in_memory(at: Sequence[Whole], strides: Sequence[Whole]) -> Whole:
-    """Return the index in memory of an index by dimension."""
+    """Return the offset in memory of an index by dimension."""
     whole = Whole()
     for one, stride in zip(at, strides, strict=True):
         whole = whole + one * stride
@@ -533,7 +533,7 @@ def _placed(joint: Sequence[Axis], at: Collection[int], axis_at: Mapping[int, Ax
     left = {dim: axis for dim, axis in axis_at.items() if dim not in at}
     first = min(at)
     if any(first < dim < max(at) for dim in left):
-        first = -1  # axes of indices with slices between them come first
+        first = -1  # if slices separate the indices, the axes of the indices come first
     before = [axis for dim, axis in left.items() if dim < first]
     return (*before, *joint, *(axis for dim, axis in left.items() if dim > first))
 
@@ -546,7 +546,7 @@ PADDED: Mapping[str, Callable[[int, int], int]] = {
 
 
 def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
-    """Write a gather at known places as a roll, pad or enlargement of torch. Empty for other places."""
+    """Write a gather at known places as `roll`, `F.pad` or `F.interpolate`. Empty for other places."""
     sizes = [size.number or 0 for size in tensor.sizes]
     ends = _ends("circular", places, sizes)
     if ends and all(len(found) == sizes[dim] for dim, found in places.items()):
@@ -566,7 +566,7 @@ def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
 
 
 def _ends(mode: str, places: Mapping[int, Sequence[int]], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return how much padding at both ends of dimensions gives these places. Empty if none does."""
+    """Return how much padding at both ends of each dimension gives these places. Empty if none does."""
     found = {}
     for dim, wanted in places.items():
         size, more = sizes[dim], len(wanted) - sizes[dim]

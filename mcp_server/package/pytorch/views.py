@@ -1,6 +1,6 @@
-"""What a kernel sees of a tensor, in PyTorch terms: itself, a reshape, slices, a permutation.
+"""The elements that a kernel accesses as a PyTorch view: the tensor, a reshape, slices, a permutation.
 
-`Memory` tells which tensor a load reads. `Structures` tells which terms of a kernel are the same.
+`Memory` says which tensor a load reads. `Structures` says which terms of a kernel are the same.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
 
 
 def unflattened(tensor: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Write a tensor whose dimensions are divided where two steps move along the same one."""
+    """Write a tensor with each dimension divided along which two steps move."""
     found = [_dimension_of(tensor, each, ()) for each in steps]
     for dim in reversed(range(len(tensor.sizes))):
         inners = [each[1] for each in found if each is not None and each[0] == dim]
@@ -110,7 +110,7 @@ def unflattened(tensor: Tensor, steps: Sequence[Step]) -> Tensor:
 
 
 def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
-    """Write elements of a tensor's memory at any distance."""
+    """Write elements of a tensor's memory with any strides."""
     sizes, strides = ([getattr(each, what) for each in steps] for what in ("size", "stride"))
     at = f", {offset}" if offset != Whole() else ""
     return f"strided({tensor.text}, {tupled(sizes)}, {tupled(strides)}{at})"
@@ -149,7 +149,7 @@ def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
 
 
 def bracketed(parts: Sequence[str]) -> str:
-    """Write an index by dimension without what it does not need: `[..., 0]`, or nothing if it is whole."""
+    """Write an index by dimension, as short as possible: `[..., 0]`, or nothing for the whole tensor."""
     used = [dim for dim, part in enumerate(parts) if part != ":"]
     if not used:
         return ""
@@ -254,7 +254,7 @@ class Memory:
         self.states[parameter].append((line, tensor))
 
     def rename(self, parameters: Collection[str], text: str, name: str) -> None:
-        """Call the former content of these parameters `name` from this line on."""
+        """Let loads that would see `text` in these parameters see its copy `name`."""
         for parameter in parameters:
             states = self.states[parameter]
             states[:] = [(at, replace(t, text=name) if t.text == text else t) for at, t in states]
@@ -310,7 +310,7 @@ class Structures:
         return self._identity[term]
 
     def count(self, *terms: Term) -> None:
-        """Count uses, so that a term used twice gets a name. Terms inside a named one are not counted."""
+        """Count uses, so that a term used twice gets a name. Parts of a term are counted only once."""
         for term in terms:
             number = self.identity(term)
             self.uses[number] = self.uses.get(number, 0) + 1
