@@ -269,7 +269,7 @@ class Package:
 
     @cached_property
     def weight_places(self) -> dict[str, list[Any]]:
-        """The content of `weights_config.json`, `{fqn: [file, shape, stride, offset]}`; else empty."""
+        """The content of `weights_config.json`, `{fqn: [file, shape, stride, offset]}`. Empty if bad."""
         try:
             raw = read_json(self._text(self.files.weights_config))
         except ValueError:

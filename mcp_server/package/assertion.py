@@ -391,7 +391,7 @@ def _divisions(tracer: Tracer, *, floats: bool) -> tuple[Division, ...]:
                 plain = _is_multiple(divisor) or (len(sources) == 1 and form is not None and form.is_plain)
                 place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
                 division = Division(launch, place, code, sources, plain)
-                # A loop's scalar tail repeats its vector part, and a later value repeats its operands.
+                # Keep the first: a scalar tail repeats the vector loop, and a value repeats its operands.
                 loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
                 found.setdefault((launch.index, loaded), division)
     return tuple(found.values())
@@ -408,7 +408,7 @@ def _is_multiple(term: Term) -> bool:
 
 
 def _divisors(value: Term, *, floats: bool) -> Iterator[Term]:
-    """Yield divisors in a term: elements times a number (floats), or with a load or literal 0 (integers)."""
+    """Yield divisors that may be 0: float elements times a number, or integers with a load or a literal 0."""
     for term in parts(value):
         if not isinstance(term, Apply) or term.op not in _DIVIDES or len(term.args) != 2:
             continue

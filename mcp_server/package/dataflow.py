@@ -220,7 +220,7 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Yield writers whose values may reach a reader at `order`, newest first. Later ones need a loop."""
+        """Yield writers whose values may reach step `order`, newest first; then, in a loop, later writers."""
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False

@@ -141,7 +141,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
 
 
 def _folder(container: ZipContainer) -> Iterator[Defect]:
-    """Check the first two members: the loader takes the folder from them (tried with torch 2.13)."""
+    """Check the first two members: they tell the loader the package's folder (tried with torch 2.13)."""
     names = [member.name for member in container.members]
     tops = [name.partition("/")[0] for name in names[:2]]
     if len(set(tops)) > 1 and not any(name.startswith("data/") for name in names):

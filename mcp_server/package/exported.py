@@ -162,7 +162,7 @@ _FRAME = re.compile(
 class Provenance:
     """The origin of a launch in the model.
 
-    `source` says where it was read. `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and
+    `source` says where this was read. `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and
     `context_guard` (with TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames, `comments` have only
     graph nodes. It is `none` for C++ kernels, which have no comment. `stacks` contain all frames.
     """
@@ -232,9 +232,10 @@ _PARAMETERS = frozenset({"weight", "bias"})
 
 
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
-    """Keep the stacks whose code names the module of an indexed constant. If none does, sort: indexing first.
+    """Keep the stacks whose code names the module of an indexed constant.
 
-    `indexed` lists constants such as `encoder.tokens.weight`, whose module is `tokens` in code.
+    If none does, return all stacks, first those that index. `indexed` lists constants such as
+    `encoder.tokens.weight`, whose module is `tokens` in code.
     """
     modules = []
     for constant in indexed:

@@ -70,9 +70,9 @@ class Kernel:
     """One compiled kernel.
 
     `source` is the C++ function, or the Triton text after its opening quotes (device assertions count lines
-    from there). `first_line` is the line in wrapper.cpp (Triton) or kernel.cpp (C++) at which
-    `source` begins. `symbol` is the name on the device or in the .so. `grid` contains C++ expressions over
-    the parameters. `cubin` is a file name in the package.
+    from there). `first_line` is the line in wrapper.cpp (Triton) or kernel.cpp (C++) at which `source`
+    begins. `symbol` is the name on the device or in the .so. `grid` contains C++ expressions over the
+    parameters. `cubin` is a file name in the package.
     """
 
     name: str

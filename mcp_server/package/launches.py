@@ -130,7 +130,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch. `index` counts from 0 in textual order, as execution does outside branches and loops.
+    """One launch. `index` counts from 0 in textual order: of execution, if there are no loops.
 
     `kernel` is the name in the wrapper (used by value printers and provenance), `symbol` the device symbol.
     `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked`: a shim's error code is

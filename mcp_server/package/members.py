@@ -215,10 +215,10 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
 def refuse_unsafe(path: Path) -> None:
     """Raise `PackageError("unsafe_archive")` for an archive that must not reach torch's loader.
 
-    The loader extracts every member that the archive's directory lists (torch 2.8-2.15,
-    `model_package_loader.cpp`). A file without a directory passes: the loader rejects it before it writes
-    anything. A directory that `zipfile` cannot read is refused: the loader's miniz may read it.
-    `PackageError("no_room")` if the disk is too full.
+    The loader extracts every member in the central directory (torch 2.8-2.15, `model_package_loader.cpp`). A
+    file without this directory passes: the loader rejects it before it writes anything. A central directory
+    that `zipfile` cannot read is refused: the loader's miniz may read it. `PackageError("no_room")` if the
+    disk is too full.
     """
     if path.is_dir():
         DirectoryContainer(path)

@@ -296,7 +296,7 @@ ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2)
 
 
 def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of an input's dimensions in which all sizes fit. Empty if they fit as given."""
+    """Return the order of an input's dimensions in which all sizes fit. Empty if as given, or in none."""
 
     def fit(sizes: Sequence[int]) -> bool:
         pairs = zip(item.dims, sizes, strict=True)

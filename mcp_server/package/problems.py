@@ -110,7 +110,7 @@ _ARCHIVES = (
 
 
 def check_is_zip(path: Path) -> None:
-    """Raise a `PackageError` that names the kind of file unless `path` is a zip archive."""
+    """Unless `path` is a zip archive, raise a `PackageError` that names the kind of file."""
     try:
         if path.exists() and not path.is_file():
             raise PackageError("unreadable_file", f"{path} is not a regular file (a pipe or a device)")

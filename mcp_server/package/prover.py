@@ -57,7 +57,7 @@ FindingKind = Literal[
     "raced",
 ]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, on every CUDA architecture
-# By grid class: a constant that equals the blocks of an axis (triton_heuristics.py, torch 2.8-2.15).
+# For a grid class, a constant equal to the blocks on an axis (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # all but the first: from hostile text
 _MOST_LANES = 1 << 14
@@ -335,7 +335,7 @@ class _Launched:
         return None
 
     def _by_program(self, access: Access) -> dict[int, tuple[int, ...]]:
-        """Map byte offsets to one of the grid's first programs that accesses it. Empty for too many lanes."""
+        """Map each byte offset to one of the first programs that accesses it. Empty for too many lanes."""
         spans = {each.name: Lane({}, self.sizes).span(each) for each in access.ranges}
         own = [name for name in spans if name.startswith("tl.program_id")]
         spans |= {name: spans[name][:_FIRST_PROGRAMS] for name in own}
@@ -524,7 +524,7 @@ def never_stored(kernel: Kernel, name: str) -> bool:
 
 # Wrong reductions in a user's Triton kernel. Code that is not understood counts as correct.
 # - Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off with zeros. Zeros do not
-#   change a sum, but a maximum if all values are negative. `tl.exp` turns zeros into ones.
+#   change a sum, but they change a maximum of negative values. `tl.exp` turns zeros into ones.
 # - Sums in 16 bits: the largest float16 is 65504. Long before a sum reaches it, addends are lost to rounding.
 #   The result can be finite and wrong.
 
@@ -603,7 +603,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Computes a masked-off lane. Unknown values that all lanes share get the numbers from `first` on."""
+    """Computes a masked-off lane. Unknown values that all lanes share become numbers from `first` on."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})

@@ -117,7 +117,7 @@ class CompiledInput:
 
     @property
     def described(self) -> bool:
-        """Whether the input's check was found, so that `dims` has the full rank."""
+        """Whether the wrapper's check of this input was found, so that `dims` is complete."""
         return self.dtype is not None
 
     @property
@@ -218,7 +218,7 @@ def read_signature(wrapper: str) -> Signature:
     problems = []
     if "__check_inputs_outputs(" not in wrapper:
         problems.append(f"the input checks end at line {lines}: sizes and dtypes may be missing")
-    at = wrapper.rfind(_RUN)  # no regex: a wrapper may have 30 MB
+    at = wrapper.rfind(_RUN)  # faster than a regex: a wrapper may have 30 MB
     if at < 0 or not wrapper.startswith("} // ", wrapper.rfind("\n", 0, at) + 1):
         problems.append(f"run_impl ends at line {lines}: symbols and relations may be missing")
     # From the base constructor call to the end of the model's constructor.
@@ -354,7 +354,7 @@ def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
     """Return the leaf index of each input among `count` leaves. None if ambiguous.
 
     N in `argN_1` counts the parameters, then all leaves, tensors or not (seen in torch 2.11 and 2.13). If the
-    first and last leaf are tensors, it thus identifies the leaf of each input.
+    first and last leaf are tensors, N identifies the leaf of each input.
     """
     if len(inputs) == count:
         return list(range(count))

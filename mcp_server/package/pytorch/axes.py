@@ -156,7 +156,7 @@ class Axes:
         return inside
 
     def within(self, place: Place, box: Box) -> tuple[dict[str, Loop], dict[Axis, Axis]]:
-        """Return the loops over only the part `box` of their axes, and the whole axis of each part."""
+        """Return the loops limited to `box`, and the whole axis of each limited axis."""
         inside = {name: self._part(loop, box) for name, loop in place.items()}
         pairs = [
             pair for name, loop in place.items() for pair in zip(inside[name].axes, loop.axes, strict=True)
@@ -181,7 +181,7 @@ class Axes:
     def box(self, test: Term, place: Place) -> Box | None:
         """Return the part of the axes where a test holds.
 
-        None if the test is not a set of limits of single axes, or never holds.
+        None if the test is more than limits of axes, or never holds.
         """
         match test:
             case Number(value=value):

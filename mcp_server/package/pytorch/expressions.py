@@ -180,7 +180,7 @@ TESTS = ("isnan", "isinf", "signbit")
 
 
 class Operators(Expressions):
-    """Writes operators. `_sums` maps a sum to its mean, or m2 to the variance, and the divisor that gives it."""
+    """Writes operators. `_sums` maps a sum (or m2) to its mean (or variance) and the divisor for it."""
 
     def __init__(self, axes: Axes, memory: Memory) -> None:
         super().__init__(axes, memory)

@@ -177,7 +177,7 @@ def put_together(lines: Sequence[str]) -> list[str]:
 
 
 def without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """Remove assignments to unused names: to other results than `results`, and their intermediate steps."""
+    """Remove assignments that neither `results` nor other statements need."""
     wanted = set(results)
     kept: list[str] = []
     for line in reversed(lines):

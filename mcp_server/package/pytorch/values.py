@@ -391,7 +391,7 @@ class Values(Operators):
     # Reductions.
 
     def _rolled(self, term: Apply, place: Place) -> Fold | None:
-        """Turn an unrolled reduction into one over one or two loops, `lane`. None for other terms."""
+        """Turn an unrolled reduction into one over one or two `lane` loops. None for other terms."""
         found, first = operands(term), sum(name.startswith("lane") for name in place)
         for turns in (each for each in range(len(found), 1, -1) if len(found) % each == 0):
             sizes = (len(found) // turns, turns) if turns < len(found) else (turns,)
@@ -403,7 +403,7 @@ class Values(Operators):
         return None
 
     def _in_lanes(self, terms: tuple[Term, ...], lanes: Sequence[Range], place: Place) -> Term | None:
-        """Return one term that gives all `terms` as the lanes count, the last one fastest. Else None."""
+        """Return one term over the lanes that gives `terms` in order, the last lane fastest. Else None."""
         if terms in self._in_turn:  # shared subterms stay shared
             return self._in_turn[terms]
         first, found = terms[0], None
@@ -475,7 +475,7 @@ class Values(Operators):
             self._sums[spread.text] = (variance, product(axis.size for axis in there))
             return spread
         if kind == "prod":
-            for dim in sorted(dims):  # counted from the end, so that the others keep their numbers
+            for dim in sorted(dims):  # negative: those to the right keep their numbers
                 text = f"{text}.prod({dim})"
             return self.cast(Value(text, left, value.dtype), dtype)
         if kind in ("argmax", "argmin"):
@@ -522,7 +522,7 @@ def _in_memory(at: Sequence[Whole], strides: Sequence[Whole]) -> Whole:
 
 
 def _gather_dim(at: Mapping[int, Value], order: Sequence[Axis | None]) -> int | None:
-    """Return the dimension along which `gather` reads what an index with all axes reads. Else None."""
+    """Return the dimension for `gather` if there is one index, which has all axes in order. Else None."""
     ((dim, value), *more) = at.items()
     same = (*value.axes[:dim], *value.axes[dim + 1 :]) == (*order[:dim], *order[dim + 1 :])
     return dim if same and not more and len(value.axes) == len(order) else None

@@ -92,7 +92,7 @@ def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool
 
 
 def unflattened(tensor: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Write a tensor with each dimension divided along which two steps move."""
+    """Split each dimension along which two steps move into two dimensions."""
     found = [_dimension_of(tensor, each, ()) for each in steps]
     for dim in reversed(range(len(tensor.sizes))):
         inners = [each[1] for each in found if each is not None and each[0] == dim]
@@ -117,7 +117,7 @@ def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
 
 
 def refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
-    """Write a dense tensor with a dimension for each stride of the steps. None if they do not divide it."""
+    """Write a dense tensor with a dimension for each stride of the steps. None if that is impossible."""
     strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
     if not tensor.is_contiguous or not strides or any(stride == Whole() for stride in strides):
         return None
@@ -158,7 +158,7 @@ def bracketed(parts: Sequence[str]) -> str:
 
 
 def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[list[str], list[int]] | None:
-    """Return the slice or number in each dimension, and the dimension of each step. None if there is none."""
+    """Return the slice or number in each dimension, and the dimension of each step. None if impossible."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)

@@ -1,4 +1,4 @@
-"""Relates accesses and checks: the elements of a check, the checks of an access, and its lanes.
+"""Relates accesses and checks: the elements of a check, the checks and lanes of an access.
 
 A package compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and a user's
 kernel has none either: `index_checks` derives them from accesses at a loaded index.
@@ -99,7 +99,7 @@ class Lane(Evaluator):
 
 
 def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
-    """Yield the lanes at the extremes, last first, or all lanes if few. May raise `UnknownValue`."""
+    """Yield all lanes or, of many, those at the extremes, last first. May raise `UnknownValue`."""
     plain = Lane({}, sizes)
     spans = {each.name: plain.span(each) for each in access.ranges}
     if prod(map(len, spans.values())) <= _MOST_LANES:
@@ -137,7 +137,7 @@ def _ends(turns: int, digits: list[int]) -> list[int]:
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
-    """List after how many iterations the digits that `//` and `%` make of a loop variable repeat."""
+    """List the periods, in iterations, of the digits that `//` and `%` make of loop variables."""
 
     def number(term: Term) -> int:
         try:
@@ -275,9 +275,9 @@ def index_checks(
 
 
 def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """Return the slice of flat elements of a tensor that a check reads. None if they form no slice.
+    """Return the flat elements of a tensor that a check reads, as a slice. None if they form no slice.
 
-    Raise `UnknownValue` if the code or the sizes do not determine it.
+    Raise `UnknownValue` if the code or the sizes do not determine them.
     """
     terms = parts(check.value, inside_indices=True)
     loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]

@@ -139,7 +139,7 @@ class _Reader(Reader):
         }
         self.lines = kernel.source.split("\n")
         self.scopes = [_Scope(0, given)]
-        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # stores by array; index None: all
+        self.local: dict[str, list[tuple[Term | None, Term]]] = {}  # index (None: all) and value
         self.outer = 0  # number of tests around the lambda being read
         self.returned: list[tuple[Term | None, Term]] = []  # tests and values of the lambda's returns
 
@@ -200,7 +200,7 @@ class _Reader(Reader):
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
     def _of_current_loops(self, term: Term) -> Term:
-        """Rename a term's loops as around this point: vector and remainder parts are the same loop."""
+        """Rename a term's loops to those around this point. Vectors and remainder are the same loop."""
         names = {each.name.removesuffix("_tail"): each.name for each in self.loops}
         bound = {each.name for fold in parts(term) if isinstance(fold, Fold) for each in fold.ranges}
 

@@ -98,7 +98,7 @@ class Bounds:
         return anything(term.dtype)
 
     def direction(self, term: Term, variable: str) -> int | None:
-        """1: the term never falls as the element rises. -1: it never rises. 0: constant. None: unknown."""
+        """1: the term never falls as `variable` rises. -1: it never rises. 0: constant. None: unknown."""
         key = (term, variable)
         if key not in self._directions:
             self._directions[key] = self._direction(term, variable)
@@ -155,7 +155,7 @@ def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> i
 
 
 def _together(*ways: int | None) -> int | None:
-    """Return the direction of a sum."""
+    """Return the direction of a sum from those of its parts."""
     if None in ways:
         return None
     known = {way for way in ways if way}

@@ -67,8 +67,8 @@ def over_loops(index: Term) -> Whole | None:
 def affine(index: Term) -> tuple[int, int] | None:
     """Return (offset, stride) of an index that is linear in loop variables. None if it is not.
 
-    For several variables, the stride is the greatest common divisor of their factors. The slice then contains
-    all elements that are read, and perhaps others.
+    For several variables, the stride is the greatest common divisor of their factors, so some elements at
+    this stride may not be read.
     """
     found = over_loops(index)
     return (found.constant, gcd(*found.factors.values()) or 1) if found is not None else None

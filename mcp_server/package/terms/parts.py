@@ -335,7 +335,7 @@ def unrolled(term: Apply) -> list[Term]:
 
 
 def operands(term: Apply) -> list[Term]:
-    """Return the operands of nested operators of one kind, if these are at least four; else empty."""
+    """Return the operands of nested operators of one kind. Empty if fewer than four."""
     if term.op not in UNROLLED:
         return []
     found: list[Term] = []

@@ -45,7 +45,7 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
 
 
 def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
-    """Evaluate a shape expression if it is an integer; else None."""
+    """Evaluate a shape expression. None if its value is not an integer, or unknown."""
     value = evaluate(text, values)
     return int(value) if value is not None and value.denominator == 1 else None
 
@@ -63,8 +63,8 @@ def index_at(
 ) -> tuple[int, ...] | None:
     """Return the index at an offset from a tensor's pointer. None if no element is there.
 
-    With `beyond`, the index in the dimension of the largest stride may exceed its size. Then, None if a
-    dimension of more than one element has no positive stride.
+    With `beyond`, the index in the dimension of the largest stride may exceed its size, and None is returned
+    if a dimension of more than one element has no positive stride.
     """
     if beyond and any(step <= 0 and size > 1 for size, step in zip(sizes, strides, strict=True)):
         return None

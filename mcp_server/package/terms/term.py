@@ -128,7 +128,7 @@ def type_of(text: str) -> str | None:
 
 
 def promoted(*dtypes: str) -> str:
-    """Return the type in which C++ and Triton compute: the widest; float32 for mixed short floats.
+    """Return the type in which C++ and Triton compute: the widest, or float32 for float16 with bfloat16.
 
     An address remains an address after an addition.
     """
