@@ -1,8 +1,8 @@
-"""The compile itself: an option that allows different numbers, or a compiler pass.
+"""Faults of the compile: an option that allows different numbers, or a compiler pass.
 
-The inputs must fit, and only generated code is suspect. An option or pass is tested by compiling the program
-without it; `bisect`, which finds passes, makes this test itself. Numbers that differ from eager mode only by
-rounding are not a fault, whatever a failed check says.
+They are considered only if the inputs fit and generated code is suspect. The program is compiled without the
+option or pass to test it; `bisect` does so for the passes that it finds. Numbers that differ from eager mode
+only by rounding are not a fault, whatever a failed check says.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _fix(found: Bisected) -> Fix:
 CASTS = {"emulate_precision_casts": True}
 CODE = f"aoti_compile_and_package(..., inductor_configs={CASTS!r})"
 KEY = "compiler:precision"
-# Categories of a failed expectation without another sign.
+# Categories that rest only on a failed expectation.
 OF_NUMBERS = ("wrong_output", "script_error")
 
 
@@ -174,7 +174,7 @@ def is_rounding(case: DiagnosisState) -> bool:
     return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
 
 
-MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # most rounding, as a share of the largest value: float32, half
+MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # limits of rounding in float32 and 16 bits, by the largest value
 LEAST = 1e-5  # torch.testing allows this much for float32
 
 

@@ -107,7 +107,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     """Map inputs that the package may copy, updating only the copy, to the alignment that avoids the copy.
 
-    For a captured call, only misaligned inputs. For a call from a file, addresses are unknown.
+    For a captured call, these are its misaligned inputs. For a call from a file, addresses are unknown.
     """
     if case.view is None:
         return {}
@@ -248,7 +248,7 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
 
 
 def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """Say who waits for a thread, and for what; also who waits for those outside the package."""
+    """Say who waits for a thread, and for what; also how many threads of the package wait for these."""
     waiting = [each for each in process.everyone if thread.thread in each.held_by]
     if not waiting:
         return ""
@@ -297,7 +297,7 @@ def _party(thread: ThreadSeen, case: DiagnosisState) -> Component | None:
 
 
 def _since(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """With which inputs the thread is there, and for how long, if known."""
+    """The inputs of the thread's call, and how long ago it began, if known."""
     flight, inputs = process.flights.get(thread.thread), process.inputs.get(thread.thread, "")
     given = f" (inputs {inputs})" if inputs else ""
     if flight is None:

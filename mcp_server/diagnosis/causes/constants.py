@@ -105,7 +105,7 @@ def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
 
 
 def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
-    """Exchanges of names that differ in one part, largest first: everywhere, in a layer, in a pair."""
+    """Exchanges of names that differ in one part: in all pairs, in one layer, in one pair. Largest first."""
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     for a, b in combinations(alike, 2):
         one, other = a.split("."), b.split(".")
@@ -292,8 +292,8 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             summary=f"{fact}. {consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
-            # Then part of the constant is stale, or memory behind it is overwritten, even if the program
-            # accepted its outputs.
+            # Part of the constant is stale, or memory behind it is overwritten, even if the program accepted
+            # its outputs.
             harmful=update.outcome == "ok" and _misread(aspect, *pairs[name]),
             # A shape cannot be changed without the user's values.
             intervention=_cast(name, wanted) if aspect == "dtype" else None,
@@ -566,7 +566,7 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     call = case.suspect_call
     if update.outcome == "ok" and call is not None and (update.pid != call.pid or update.n > call.n):
         return
-    # Only copies of the compiled shape are tried: another shape would also be wrong, and be cleared.
+    # Try only copies of the compiled shape. With another shape the call still fails, which clears the view.
     wanted = {name: constant.shape for name, constant in _compiled(case).items()}
     shapes = {name: tuple(leaf.shape or ()) for name, leaf in update.constants.items()}
     views = [

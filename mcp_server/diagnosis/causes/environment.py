@@ -25,7 +25,7 @@ from mcp_server.tools.machine import defect_problem
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
-    """Certain problems of package and machine. Another detector handles defects of the file."""
+    """The problems of package and machine that are certain, without defects of the file."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
     for problem in case.problems:
         if not problem.certain or problem.what in defects:
@@ -89,7 +89,7 @@ LIMITS = (
         *("processor time", "RLIMIT_CPU", "raise the limit (ulimit -t), or find out what takes so long"),
         signals=("SIGXCPU",),
     ),
-    # On a larger stack, a bad pointer may pass by chance, so a crash on the usual stack would prove nothing.
+    # Only for a stack that is smaller than usual: a bad pointer may pass by chance on a larger one.
     Limit(
         *("stack of the calling thread", "RLIMIT_STACK"),
         fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
@@ -266,8 +266,7 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-# A package file that cannot be loaded, or that belongs to another model than intended. It keeps the weights
-# and plain attributes of its export, whatever happens to the module later.
+# Package files that cannot be loaded or used.
 
 _Unusable = partial(Suspect, level=CausalLevel.BUILD)
 

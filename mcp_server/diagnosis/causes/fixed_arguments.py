@@ -107,7 +107,7 @@ def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _tried(attempt: Attempt, *, alone: bool) -> str:
-    """How the trial of a change ended, `alone` if others were tried, too. Empty if it passed."""
+    """How the trial of a change ended. Empty if it passed. `alone`: other changes were tried as well."""
     if attempt.outcome == "passes":
         return ""
     differs = (

@@ -39,7 +39,7 @@ def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
 def hung_inside(case: DiagnosisState) -> bool:
     """Whether the program hung in exactly one open call, which can be repeated with probes.
 
-    Excludes calls in a Python operator, after a fork, or after updates: a trace has none of these.
+    False for calls in a Python operator, after a fork, or after updates, which a trace cannot repeat.
     """
     run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
     if run is None or run.failure != "timeout" or case.view is None:
@@ -118,7 +118,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     run, hooked = case.script_run, case.captured
     inside = [c for c in hooked.calls if c.outcome == "unfinished"]
-    # Calls in a process forked after its parent loaded the model: the parent's check may end both.
+    # Calls in a process forked after its parent loaded the model. The parent may end both before the limit.
     parents = {process.pid: process.parent for process in hooked.processes if not process.exited}
     loaded = {load.pid for load in hooked.loads}
     forked = [c for c in inside if hooked.load_of(c) is None and parents.get(c.pid) in loaded]
@@ -227,7 +227,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-TURNS = 4  # turns of a loop among the last launches; each ended, so no single kernel hangs
+TURNS = 4  # passes of a loop among the last launches; each ended, so no single kernel hangs
 
 
 def looping(case: DiagnosisState) -> list[int]:

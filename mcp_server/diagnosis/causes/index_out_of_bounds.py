@@ -98,13 +98,13 @@ def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
 
 
 def _flat(part: InputSlice) -> slice:
-    """The elements of the input that are indices."""
+    """The slice of the flat input that has the indices."""
     whole = (part.stride, part.offset, part.end) == (1, 0, None)
     return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
 def _reads_all(index: Index, case: DiagnosisState) -> bool:
-    """Whether every element of the input indexes the same tensor, as columns may do one after another."""
+    """Whether every element of the input indexes the same tensor, for example column by column."""
     part = index.part
     assert part is not None, "asked for an index that is an input as given"
     alike = [
@@ -368,7 +368,7 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
     """A suspect for each watched launch that got an index beyond the tensor that it writes."""
-    # If the wrapper names no lines, use those of the operator that eager mode rejects.
+    # If the wrapper names no lines, use those of the operator that raises in eager mode.
     refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     for index in watched_indices(case):
@@ -412,7 +412,7 @@ def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], cas
 
 
 def _launch(index: Index, case: DiagnosisState) -> Component:
-    """The launch whose operator got an index, with the line that eager mode rejects, if known."""
+    """The launch whose operator got an index, with the line that raises in eager mode, if known."""
     launch = index.launch
     lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
     return component("kernel", launch.kernel, lines, launch=launch.index)

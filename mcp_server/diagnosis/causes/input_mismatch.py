@@ -41,7 +41,7 @@ _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>
 
 
 def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
-    """The dimension that the guard's text names, and its size here. None unless it names one."""
+    """The dimension that the guard's text names, and its size here. None unless there is exactly one."""
     names = case.exported.names if case.exported is not None else ()
     # The export names a leaf by its path.
     found = {
@@ -86,7 +86,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix = (
             f"change line {lines[0].line} of the model, which adds this guard, or pass inputs that satisfy it"
         )
-    # Guards that relate sizes. A guard on one size against a number repeats what the input was compiled for.
+    # Whether the guard compares sizes or limits them. One that fixes a size only repeats the compiled shape.
     compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
@@ -284,7 +284,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
-    """Add the change that the same input also needs."""
+    """Add the fix of another mismatch of the same input."""
     return fix.model_copy(update={"text": "; ".join([fix.text, *(each.fix.text for each in besides[:1])])})
 
 
@@ -319,7 +319,7 @@ _ON_ALL = {"dtype": "cast", "device": "move", "device_index": "move"}
 
 
 def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
-    """Return all inputs with this mismatch changed, because the call may fail for any that is left."""
+    """Change all inputs with this mismatch together, because the call may fail for any that is left."""
     alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
     leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
     parts = [whole(leaf, _ON_ALL[aspect], m.expected) for leaf, m in zip(leaves, alike, strict=True)]
@@ -379,7 +379,7 @@ def _with_ones(shape: tuple[int, ...], places: tuple[int, ...], rank: int) -> tu
 
 
 def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> Intervention | None:
-    """The dimension, and all dynamic ones of the same length, set to the nearest compiled size."""
+    """Set the dimension, and all dynamic ones of the same length, to the nearest compiled size."""
     compiled = case.compiled_inputs[leaf.input].dims[dim]
     size = compiled.size if compiled.size is not None else compiled.upper
     known = mismatch.got.lstrip("-").isdigit() and compiled.lower is not None
@@ -398,7 +398,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """For a size above its range, also keep only the last part: if that fails, the size is not the cause."""
+    """For a size above its range, keep only the last elements. If that fails too, the size is no cause."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()

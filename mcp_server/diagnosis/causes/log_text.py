@@ -37,7 +37,7 @@ from mcp_server.tools.explain_error import as_sentence, in_words
 from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
-OF_HOOK = "-capture/site/sitecustomize.py"  # loads a module of the program that it watches
+OF_HOOK = "-capture/site/sitecustomize.py"  # imports the modules that it watches
 
 # The usual party at fault for a category, and how near to the root cause it is.
 BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
@@ -85,7 +85,7 @@ _ACTIONS: Mapping[Advice, str] = {
 
 # A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
-_IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # the loader deletes this folder
+_IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # unpacked by the loader
 _OTHER_TORCH = (
     "if one of your custom operators defines {symbol}, load its library first. Otherwise {library} was built "
     "for a different torch than the one it finds: correct LD_LIBRARY_PATH or the rpath (ldd shows what it "
@@ -159,10 +159,9 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> bool:
-    """Whether the program's own statement raised it: before it used any package, or after every load and
-    call of a package had returned.
+    """Whether the program's own statement raised it, and no compile, load or call had failed before.
 
-    Not for a device error, which a kernel may have caused long before, nor for an error raised by the
+    False for a device error, which a kernel may have caused long before, and for an error raised by the
     package's own Python code before the call, for example about unknown keyword arguments.
     """
     if case.plain_diverges:
@@ -197,7 +196,7 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
 
 
 def _of_invalid_package(root: ErrorFact, case: DiagnosisState) -> str:
-    """Say that the text's number of inputs is not the package's. Empty if it is, or if unknown."""
+    """Say that the package has another number of inputs than the text says. Empty if not, or if unknown."""
     if root.family.id != "input_count" or case.package is None or not case.package.signature.known:
         return ""
     takes = len(case.package.signature.inputs)
@@ -213,7 +212,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     folder = _folder_of(root, case)
     admitted = ["toolchain"] if folder is not None else admitted
     if source == "script" and case.died_outside and "script_error" not in admitted:
-        admitted.append("script_error")  # memory damaged by a kernel, or native code of the program
+        admitted.append("script_error")  # a kernel damaged memory, or native code of the program failed
     several, raised = len(admitted) > 1, root.exception
     # The statement may have got a wrong result from a package, which a log cannot tell.
     of_values = root.family.id == "script_exception" and raised is not None
@@ -388,7 +387,7 @@ def _changed(case: DiagnosisState) -> list[ModelLocation]:
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
-    """The operator at which `root` ended the compile. None if there are several."""
+    """The operator at which `root` ended the compile. None if it is unknown, or if there are several."""
     phase = case.failing_phase
     if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
         return None
@@ -403,7 +402,7 @@ def _operator(at: StoppedAt) -> str:
 
 
 def is_ours(file: str) -> bool:
-    """Whether it is of the worker or of the hook."""
+    """Whether a file belongs to the worker or the hook."""
     return file.startswith(WORKER) or file.endswith(OF_HOOK)
 
 
@@ -416,7 +415,7 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     """Whether an operator, or a kernel's check, rejected the values in the call of a package alone.
 
-    Not for programs, whose own statements may raise the same error.
+    False for programs, whose own statements may raise the same error.
     """
     refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
     return refused and "open_refusal" in root.family.tags

@@ -33,7 +33,7 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
 
-# Only logarithms compute minus infinity from finite values (of 0). Others fill it in, as a mask.
+# Only logarithms compute minus infinity from finite values (0). Other operators write it, as in a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator: log_softmax and logical operators have other characters around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
@@ -53,7 +53,7 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
             if 0 < (held.inf or 0) <= MOST_EXTREME:
                 yield _with_ordinary(item, Where(non_finite=True), _ordinary(held), "infinite", case)
             elif is_extreme(held):
-                where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a divisor of 0
+                where = Where(below=-EXTREME, above=EXTREME)  # 1 is neither extreme nor a zero divisor
                 yield _with_ordinary(item, where, 1.0, f"beyond ±{EXTREME:g}", case)
     if first is None:
         return
@@ -129,7 +129,7 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
 def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
     """The first operator that makes NaN or +inf from finite values or a mask's -inf (a fully masked row).
 
-    If a logarithm made that -inf, the logarithm. None if an input or constant already had the value.
+    If a logarithm made that -inf, return the logarithm. None if an input or constant already had the value.
     """
     masks: dict[str, events.NodeNonFinite] = {}
     for event in case.eager_events(events.NodeNonFinite):
@@ -183,7 +183,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     )
     if first.what != "non_finite":
         return found
-    # Only minus infinity, over which the program did not fail, may be intended, such as a mask.
+    # Minus infinity may be intended, as in a mask, if nothing failed because of it.
     asked = case.nan_asked
     complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
@@ -216,7 +216,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Replace all non-finite values here, and NaN in every input, because one could hide another."""
+    """Replace all non-finite values here, and NaN in every input, because one NaN could hide another."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None

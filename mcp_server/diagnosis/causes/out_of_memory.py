@@ -1,7 +1,7 @@
 """A request beyond the available memory: its buffer, the origin of its size, and what fills the memory.
 
-A failed request names only the last launch that asked. The capture hook sees what fills the memory: outputs
-whose memory is still in use, and packages that were not released.
+The error of a request shows only the launch that asked last. The capture hook sees what fills the memory:
+outputs whose memory is still in use, and packages that were not released.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _holding(case: DiagnosisState) -> HoldsOutputs | None:
     end = case.captured.failing or next(reversed(case.captured.ends), None)
     if not asked or end is None or end.kept_bytes < max(LARGE, *asked):
         return None
-    return end if end.kept_calls > 1 else None  # one may still be in a variable
+    return end if end.kept_calls > 1 else None  # the outputs of one call may still be in a variable
 
 
 def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
@@ -102,8 +102,8 @@ def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
 
 KEEP_LESS = "copy what is needed of an output (.clone()), and drop the output: a view of it keeps all of it"
 LARGE = 32 << 20  # bytes that justify a change
-SEVERAL = 3  # loaders of packages that exceed a program's needs
-GROWS = 1.5  # factor for blocks after twice as many calls
+SEVERAL = 3  # more loaders than a program needs
+GROWS = 1.5  # ratio of blocks after twice as many calls that shows growth
 
 
 def held(case: DiagnosisState) -> list[CapturedCall]:
@@ -135,7 +135,7 @@ def no_use_of_memory(case: DiagnosisState) -> str:
 
 
 def detect_use_of_memory(case: DiagnosisState) -> Iterator[Suspect]:
-    """The largest use of memory in a program that ends well, if memory is what the user asks about."""
+    """The largest use of memory in a program that ends well, if the user asks about memory."""
     if case.symptom.seen != "memory" or not case.healthy:
         return
     found = [*_kept_outputs(case), *_loaders(case), *largest_buffer(case)]
@@ -264,7 +264,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
 
 
 def _with_less(buffer: Buffer, sizes: Sizes, case: DiagnosisState) -> Intervention | None:
-    """The call with smaller inputs. It can only confirm: the removed part may matter otherwise."""
+    """The call with smaller inputs. It can only confirm, as the removed part may have been at fault."""
     assert case.given is not None
     names, less = _symbols(buffer), dict(sizes)
     while (_bytes(buffer, less) or 0) > SMALL and any(less.get(name, 0) > SMALLEST for name in names):

@@ -32,7 +32,7 @@ def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
 
 
 def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether others than the package write that input."""
+    """Whether the package does not write the input, so that others did."""
     return event.input not in written_inputs(case.view)
 
 
@@ -64,7 +64,7 @@ def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
 
 
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether others than a call wrote constants of the suspect call, which succeeds without that."""
+    """Whether the program wrote constants before the suspect call, which succeeds when repeated."""
     call = case.suspect_call
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
@@ -75,7 +75,7 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
-    """The constants of an event without those that calls write, which a count of writes already excludes."""
+    """The constants of an event without those that calls write. Counted writes already exclude these."""
     own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
     return [name for name in event.names if name not in own]
 
@@ -109,7 +109,7 @@ def _alone(case: DiagnosisState) -> Iterator[Evidence]:
 class _Row:
     """What an event of the log means: `what` is its storage, act and interval.
 
-    An event counts if it `holds`. The first that counts is the suspect: `sure`, or only possible. `more` is
+    The first event for which the row `holds` is the suspect: likely if `sure`, otherwise possible. `more` is
     further evidence.
     """
 
@@ -383,7 +383,7 @@ def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
 
 
 def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """The first event of each row that counts, or a race without an event."""
+    """For each row, the first event for which it holds. Also a race that the hook did not see."""
     seen_by_hook = {each.interval for each in case.captured.memory}
     for kind in [each for each in WAITS if each not in seen_by_hook]:
         change = case.users_changes.get(("", kind))
@@ -429,7 +429,7 @@ OVERWRITTEN = _Row(
 )
 
 
-# What the program does not wait for, by the kind of the wait with which it passes: summary, fix.
+# Summary and fix by the kind of the wait that the program lacks.
 WAITS = {
     "stream": (
         "The package runs on another stream than the work that fills its inputs, and does not wait for it.",
@@ -523,7 +523,7 @@ def _taking_turns(case: DiagnosisState) -> int:
 
 
 def _turn(number: int | None, event: MemoryEvent, case: DiagnosisState) -> int:
-    """Return the position of this number among the process's calls; numbers also count loads and updates."""
+    """Return the position among the calls of the process. `number` also counts loads and updates."""
     return sum(call.pid == event.pid and call.number <= (number or 0) for call in case.calls)
 
 

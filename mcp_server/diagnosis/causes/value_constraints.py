@@ -124,7 +124,10 @@ def may_hide_infinity(case: DiagnosisState) -> bool:
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """Return the divisions that may have failed (eager mode's, if known): of floats if numbers are wrong."""
+    """Return the divisions that may have failed: those that raise in eager mode, or all if none does.
+
+    They divide floats if numbers are wrong.
+    """
     view = case.view
     if view is None or division_failure(case) is None:
         return ()
@@ -194,7 +197,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
 
 
 def _hidden(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """The same zero where floats are divided, and no call fails: the trial can only confirm it."""
+    """The suspect for a division of floats. No call fails, so the trial can only confirm it."""
     return replace(
         suspect,
         category="nan_or_inf",
@@ -404,7 +407,7 @@ def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
 
 
 def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Return the prefix to remove from a name in the file, or from one in the model, to make them equal."""
+    """Yield the prefix to remove from the name in the file, or from a missing one, to make them equal."""
     for each in missing:
         if name.endswith(f".{each}"):
             yield name.removesuffix(each), ""
@@ -413,7 +416,7 @@ def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:
-    """Return trials of the program with operators in another form, if no other form can be right."""
+    """Yield trials of the program with operators in another form, if it fails without that form."""
     for compared in case.interpreted.all(events.ComparedForm) if case.interpreted is not None else []:
         before, changed, again = compared.equal
         if before or again:

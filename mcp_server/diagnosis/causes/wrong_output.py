@@ -68,7 +68,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training and EVALUATION not in case.trials:
         fix = Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
-    elif training:  # the reference was drawn: outputs also differ in evaluation mode
+    elif training:  # the reference is random, too: outputs also differ in evaluation mode
         fix = Fix(text=SEEDED, after="torch.manual_seed(0)")
     summary = (
         f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
@@ -173,7 +173,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     if found.kind in ("error", "tf32") and case.wrong_launches:
         yield from _wrong_launches(case, found.every_launch, harmful=harmful)
         return
-    # For runs that differ: the first tensor that does.
+    # If runs differ from each other, name the first tensor that does.
     apart = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}.get(found.kind)
     yield _Wrong(
         guilty=_changed(apart, case),
@@ -376,7 +376,7 @@ def _loads(seen: Captured) -> list[CapturedLoad]:
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
-    """A failed check of time or memory, which `fact` explains. Open if `fact` is empty."""
+    """A failed check of time or memory, explained by `fact` unless this is empty."""
     why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
         suspect,
@@ -429,7 +429,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         )
         return
     own = case.by_source.own_source if case.by_source is not None else ""
-    # A check command that also fails on correct outputs would look the same.
+    # A check command that fails even on correct outputs would give the same result.
     correct = f"give the correct outputs ({argument('expect')})"
     alone = f" Only the check command says so: {correct}, for which it must pass."
     yield _Wrong(
@@ -470,7 +470,7 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-MOST_EXTREME = 4  # extreme elements of an input, at most, as a mask has many
+MOST_EXTREME = 4  # most extreme elements of an input; a mask has more
 STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # relative error of one rounding
 ROUNDINGS = 2.0  # roundings by which outputs may differ: even a deep model accumulates fewer
 
@@ -504,7 +504,7 @@ IN_ANY_ORDER = (
 
 
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
-    """Numbers that differ from the exported program's or, if those agree, from the script's reference."""
+    """Numbers that differ from those of the exported program or, if these agree, from the reference."""
     compared = case.compared_with_program
     if compared is None:
         return
