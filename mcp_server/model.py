@@ -137,7 +137,7 @@ Workload = Annotated[
 
 
 class Attached(Record):
-    """A running process to look at, and the package it loaded. If None, its unpacked package is read."""
+    """A running process to look at, and its package. None: read the package that it has unpacked."""
 
     pid: int
     package: Path | None = None

@@ -233,7 +233,7 @@ def _is_archive(target: str) -> bool:
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    """Convert pairs, NAME=VALUE and command lines to what the model takes; leave anything else unchanged."""
+    """Convert pairs, NAME=VALUE and command lines to values of the field. Others are unchanged."""
     if name in PAIRS:
         return list(value)
     if get_origin(field.annotation) is dict:
@@ -284,7 +284,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
 
 
 def corrected(what: str, words: Sequence[str]) -> str:
-    """Return the command line with the spelling of a `did you mean` suggestion. Empty if unsure."""
+    """Return the command line, corrected by the `did you mean` suggestion in `what`. Empty if unsure."""
     meant = _MEANT.search(what)
     names = [word.rpartition("/")[2] for word in words]  # a suggestion for a file has no folder
     close = difflib.get_close_matches(meant["meant"], names, 1) if meant else []

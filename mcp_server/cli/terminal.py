@@ -81,7 +81,7 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
 
 @contextmanager
 def _ended_by_signals() -> Iterator[list[int]]:
-    """Cancel the body when a signal of ENDING arrives; the list then contains its number.
+    """Cancel the body when a signal of ENDING arrives; the yielded list then has its number.
 
     A signal that this process was started to ignore (nohup) stays ignored.
     """

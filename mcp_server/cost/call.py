@@ -118,7 +118,7 @@ class Timed:
     def least(self, pair: PairsTimed) -> float:
         """The ratio from which a change counts as faster; infinite for a change that cannot be judged.
 
-        If processor time was compared, one thread always uses less, because it never spins to wait.
+        In processor time, one thread always wins, as it never spins to wait: it needs a higher ratio.
         """
         if pair.name not in {*LEVERS, *(each.signal.name for each in self.signals)}:
             return inf

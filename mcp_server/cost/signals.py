@@ -160,7 +160,7 @@ class Found:
 
 
 def work_on_constants(view: PackageView) -> list[Launch]:
-    """Launches that depend on no input, such as a mask, positions, or weights that are converted.
+    """Launches that depend on no input: they make a mask or positions, or convert weights.
 
     Such work in a kernel that also reads an input is only found in the program (PRECOMPUTED).
     """

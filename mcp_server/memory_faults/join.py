@@ -137,7 +137,7 @@ class Choice:
 
 
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
-    """Choose by kernel and file name, by the launch at which the journal ends, or by grid."""
+    """Choose the launch by kernel and file name, by the end of the journal, or by grid."""
     named, launches = named_launches(view, access), view.wrapper.launches
     ending = evidence.journal.ending if evidence.journal is not None else None
     if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:

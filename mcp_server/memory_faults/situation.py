@@ -216,7 +216,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     address = situation.access.address
 
     def rank(parameter: str) -> tuple[int, int]:
-        """Sort tensors that are empty or on another device first, and those with the address last."""
+        """Sort key: tensors that are empty or on another device first, those with the address last."""
         tensor = situation.tensor(parameter)
         if tensor is None:
             return (2, 0)

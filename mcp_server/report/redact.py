@@ -126,7 +126,7 @@ SHORTEST_NAME = 3  # shorter names, such as `me`, are parts of words
 class Redactor:
     """Redacts texts. `names` maps whole words to their replacements.
 
-    `places` are directories that are replaced by their full names, which may contain spaces.
+    `places` are directories whose full names, even with spaces in them, are replaced.
     """
 
     names: Mapping[str, str]

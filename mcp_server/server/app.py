@@ -80,7 +80,7 @@ def listed_tools(given: str = "") -> str:
 def make_server(
     store: Store, operations: tuple[Operation, ...] = OPERATIONS, *, tools: str = ""
 ) -> ToolServer:
-    """Create a server of `operations` whose jobs keep their files in `store` and end with it.
+    """Create a server of `operations`. Its jobs keep their files in `store`, and end with the server.
 
     `tools` says which tools are listed (`core`, `all`); calls of unlisted tools are also answered.
     Raise ProblemError for an invalid setting.

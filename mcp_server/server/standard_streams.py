@@ -36,7 +36,7 @@ FEWEST_DESCRIPTORS = 64  # for pipes of a few children, files of a job, and impo
 class LossyStream(io.TextIOBase):
     """A log stream that drops what cannot be written; the next write that succeeds says how much was dropped.
 
-    So a full disk or a closed terminal behind standard error ends nothing.
+    A full disk or closed terminal behind standard error is not a failure.
     """
 
     encoding = "utf-8"

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def text_of(result: Result) -> str:
     """Return what an agent reads: a verdict in a few lines, any other result as JSON.
 
-    Only the structured content has the complete verdict, because some clients pass on both.
+    Only the structured content has the complete verdict: some clients pass both on to the model.
     """
     fields = {name: value for name, value in result.items() if name in Verdict.model_fields}
     if "outcome" not in fields or "summary" not in fields or "format_version" not in fields:

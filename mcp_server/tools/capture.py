@@ -21,7 +21,7 @@ from mcp_server.runtime.failure import RankEnd, read_launcher_output
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
-CHANGED = "AOTI_DEBUG_CHANGED"  # a file, and the file that is run in its place
+CHANGED = "AOTI_DEBUG_CHANGED"  # names a file, and the file to run in its place
 
 # A call that takes this long, and far longer than earlier calls, is assumed to hang.
 STALLED_S = 45.0
@@ -142,7 +142,7 @@ def _watcher(directory: Path) -> Callable[[], int | None]:
 
 
 def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that load the hook: a private directory precedes the PYTHONPATH in effect."""
+    """Return the variables that load the hook, by a private directory before the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")

@@ -143,7 +143,7 @@ class LaunchFlows:
 
     @cached_property
     def _read_from(self) -> dict[int, list[tuple[Step, str]]]:
-        """Return the readers of what a step writes, with the name they use, by step number."""
+        """Return the readers of what a step writes, with the name they use, by number of that step."""
         found: dict[int, list[tuple[Step, str]]] = {}
         for writer, reader, name in self.edges:
             found.setdefault(writer.order, []).append((reader, name))

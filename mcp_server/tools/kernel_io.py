@@ -242,7 +242,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
 
 
 def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model: PackageView) -> OddElement:
-    """Return the element by its index in the constant, which a launch may read transposed."""
+    """Return the element with its index in the constant, which a launch may read transposed."""
     constant = next((each for each in model.package.constants if each.name == name), None)
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
         return element
@@ -279,7 +279,7 @@ MODEL_LINE = re.compile(r"(?:.*[^:]:)?\d+")
 
 @dataclass(frozen=True)
 class Choice:
-    """What to look at. An empty choice means everything; several kinds of choice restrict each other.
+    """What to look at: everything if empty. If several are given, a launch must fit each of them.
 
     `kernels` are whole names in any case, or lines of the user's model: `FILE.py:LINE`, `LINE`.
     """

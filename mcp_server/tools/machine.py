@@ -306,7 +306,7 @@ _PROGRAMS = (
 def _need(
     name: str, standing: Standing, found: str, for_what: str, how: str, *, essential: bool = False
 ) -> Need:
-    """Build a need. `how` says how to get it, and is dropped if it is present."""
+    """Build a need. `how` says how to get it, and is dropped if the need is met."""
     how = "" if standing == "ok" else how
     return Need(name=name, standing=standing, found=found, for_what=for_what, how=how, essential=essential)
 

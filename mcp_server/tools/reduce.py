@@ -236,7 +236,7 @@ class Reduction:
         return found
 
     def _keep(self, plan: Plan) -> None:
-        """Point the link `best` to this reproduction, so that a stop at any time leaves a whole one there."""
+        """Point the link `best` to this reproduction, in one step: the job may be stopped at any time."""
         self.kept.append(plan)
         link = self.context.directory / "best.new"
         link.unlink(missing_ok=True)

@@ -72,11 +72,10 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
 
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
-    """Whether the program did not need this failed phase, so that the user does not ask about it.
+    """Whether the program went on without this failed phase, so that the user does not ask about it.
 
-    This is so if later calls of the same process returned, and then one of the program's checks failed. If
-    the program succeeded, it suffices that any other call of the process, or a later call of its parent,
-    returned.
+    It did if later calls of the same process returned, and then one of the program's checks failed. If the
+    program succeeded, one returned call of the process, or one later call of its parent, is enough.
     """
     good = [c for c in seen.calls if c.outcome == "ok"]
     parents = {process.pid: process.parent for process in seen.processes}
@@ -108,7 +107,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
         cuda = load.loader.endswith("Cuda")
         request["library"] = package
         request["device"] = str(load.options.get("device") or ("cuda" if cuda else "cpu"))
-    if load.device_index:  # a load on the current CUDA device names it, unless its index is 0
+    if load.device_index:  # the device that the load used, if only as current device; 0 is the default
         request["device_index"] = load.device_index
     if not isinstance(phase, CapturedCall | CapturedUpdate):
         return request
@@ -174,7 +173,7 @@ def imports_of(seen: Captured, phase: Phase) -> list[str]:
 
 
 def own_module(process: CapturedProcess) -> str | None:
-    """Return the program's own module or file; if importing the file would run it, only its operators."""
+    """Return the program's module or file. If importing the file would run it, mark it with OPERATORS."""
     arguments = process.argv[1:]
     if "-m" in arguments[:-1]:
         return arguments[arguments.index("-m") + 1]

@@ -174,7 +174,7 @@ def _recording(ring: Path | None) -> Recording | None:
 
 
 def _loaded_by(pid: int) -> Path:
-    """Return the one package library that the process has mapped, as its loader unpacked it."""
+    """Return the library of the one package that the process has loaded, where it was unpacked."""
     with open_process(pid) as remains:
         paths = (each.path.removesuffix(" (deleted)").removesuffix(ORIGINAL) for each in remains.maps)
         found = list(dict.fromkeys(Path(path) for path in paths if path.endswith(LIBRARY)))

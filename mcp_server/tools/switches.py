@@ -179,7 +179,7 @@ def most_children() -> int:
 
 @dataclass
 class Wave:
-    """Compiles one program per group of names, several at once. `label` says what a group changes."""
+    """Compiles the program once for each group of names. `label` says what the names change."""
 
     compile: Compile
     label: str
