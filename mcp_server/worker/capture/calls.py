@@ -39,7 +39,7 @@ from .memory import MemoryLog, Outputs, Watched
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import CallRecord, CapturedFailure, Configs
 
-# Parameters of the loaders' constructors in torch 2.8-2.15, which the binding does not name.
+# Parameters of the constructor of a loader (torch 2.8-2.15). The binding has no names for them.
 LOADER_OPTIONS = (
     "package",
     "model_name",
@@ -85,7 +85,7 @@ class Calls:
         self.returned = 0  # number of calls that returned
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
-        """Keep a package among the arguments of a new child process, which may be a host without a hook."""
+        """Keep a package among the arguments of a child process, which may be a C++ host without a hook."""
         one = isinstance(argv, (str, bytes, os.PathLike))
         words = shlex.split(os.fsdecode(argv)) if one else [os.fsdecode(word) for word in argv]
         folder = os.fsdecode(options.get("cwd") or os.getcwd())
@@ -101,7 +101,7 @@ class Calls:
     def opening(self, path: Any, *args: Any, **kwargs: Any) -> Ending:
         """Hook `load_package`: journal a package that torch rejects before it creates a loader.
 
-        A stream is ignored here, because the loader later gets a file.
+        Ignore a stream, which torch writes to a file for the loader.
         """
         self.thread.loads = 0
         if isinstance(path, (str, os.PathLike)):
@@ -152,7 +152,7 @@ class Calls:
     # Constants
 
     def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> Ending:
-        """Hook the method `how` of a loader, whose first argument is a map of constants."""
+        """Hook the method `how` of a loader. `constants` is its first argument, a map by name."""
         number, load = next(self.numbers), self.loads.get(loader, -1)
         names = [str(name) for name in constants]
         values = list(constants.values())
@@ -168,7 +168,7 @@ class Calls:
             compiled = sorted(loader.get_constant_fqns())
         else:
             compiled = sorted(loader.get_constant_names_to_original_fqns().values())
-        # The constants that are part of a larger block of memory.
+        # Constants that are only a part of their storage.
         tensors = [pair for pair in zip(names, values) if isinstance(pair[1], torch.Tensor)]
         strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
         views = [name for name, value in strided if value.untyped_storage().nbytes() > value.nbytes]
@@ -204,7 +204,7 @@ class Calls:
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        entered = self._entered(loader, inputs)  # keeps no input alive
+        entered = self._entered(loader, inputs)  # has no reference to an input
         result, error = yield
         self._called(entered, result, error)
 
@@ -263,8 +263,8 @@ class Calls:
                 self.memory.failed(state.load, state.number)
             return
         self.outputs.add(state.number, result)
-        # Here the device is waited for, so a fault of the call's kernels shows as `unreadable`, not at a
-        # later line. The error stays with the CUDA context, and reaches the program as before.
+        # Wait for the GPU, so that a fault in the kernels of this call is journaled here as `unreadable`, not
+        # at a later call. Later CUDA calls of the program still raise the error.
         recorded = capturing()
         broken = "" if recorded else device_error()
         outputs = [encode_output(leaf, broken, not recorded) for leaf in result]
@@ -282,7 +282,7 @@ class Calls:
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 
     def _held(self) -> dict[str, int]:
-        """Count what the program holds after call 1, 2, 4 and so on."""
+        """After calls 1, 2, 4, 8 and so on, count the loaders and outputs that the program holds."""
         self.returned += 1
         if self.returned & (self.returned - 1):
             return {}
@@ -290,7 +290,7 @@ class Calls:
 
 
 def device_error() -> str:
-    """Wait for the device. Return the text of its error, empty if there is none."""
+    """Wait for the GPU. Return the text of its error, or "" if there is none."""
     try:
         synchronize()
     except RuntimeError as error:

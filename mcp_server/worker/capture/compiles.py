@@ -1,4 +1,4 @@
-"""Journals exports, compiles and packagings, where a compile stopped, and checks that fail near it.
+"""Journals exports, compiles and packagings, the operators at which a compile stopped, and failed checks.
 
 Comparisons that the program itself makes (`assert_close`, `allclose`, `equal`) show what was expected.
 """
@@ -32,13 +32,13 @@ from .calls import Calls, failure
 from .journal import Ending
 from .memory import version_of
 
-CALLER = 4  # frames above a hook: `_begin`, `safely`, the wrapper of a function, and the wrapper's caller
+CALLER = 4  # frames above a hook: `_begin`, `safely`, the wrapper, and the code that called it
 REPORTED = "aoti_debug_reported"  # attribute of an exception already journaled as a failed comparison
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A failed comparison: the file with both sides, whose outputs they were, and the comparing function."""
+    """A failed comparison. `file` has both sides, `calls` returned them, and `code` compared them."""
 
     file: Optional[str]
     calls: list[int]
@@ -59,7 +59,7 @@ class Comparisons:
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
-            error.__dict__[REPORTED] = True  # the error itself would keep tensors alive
+            error.__dict__[REPORTED] = True  # a reference to the error would keep tensors alive
             self.failed = self._kept(actual, expected)
             self._tell(error)
 
@@ -75,17 +75,17 @@ class Comparisons:
                 self.failed = self._kept(named.get("input", first), named.get("other", second))
 
     def ending(self, error: BaseException) -> None:
-        """Journal the last comparison if it failed in a function that this error ends."""
+        """Journal the last comparison if it failed in a function that the error left."""
         if self.failed is not None and self.failed.code in [place.f_code for place, _ in raised_in(error)]:
             self._tell(error)
         self.failed = None
 
     def left(self) -> None:
-        """Journal the last comparison if it failed: a `raise SystemExit` for it reaches no hook."""
+        """Journal the last comparison if it failed. A `raise SystemExit` after it reaches no hook."""
         self._tell(SystemExit())
 
     def _kept(self, actual: Any, expected: Any) -> Comparison:
-        """Keep both sides in the order of `assert_close`: the actual side is what a call returned."""
+        """Keep both sides. The actual side is the one that a call returned."""
         arrays = (
             s if not hasattr(s, "__array_interface__") else torch.as_tensor(s) for s in (actual, expected)
         )
@@ -121,7 +121,7 @@ class Comparisons:
             )
 
     def _forget(self) -> None:
-        """Drop the last comparison, which did not end the program, and its file."""
+        """Drop the last comparison and its file, because it did not end the program."""
         before, self.failed = self.failed, None
         if before is not None and before.file is not None:
             with contextlib.suppress(OSError):
@@ -136,9 +136,9 @@ NAMES = ("self", "n", "node")  # names of a node's variable in the compiler (tor
 
 
 def stopped_at(error: BaseException) -> list[dict[str, str]]:
-    """List the operators on which the innermost compiler frame works, with the model lines behind them.
+    """List the operators on which the innermost compiler frame works, with their stacks in the model.
 
-    The object may be a graph node, or an object of Inductor's IR or schedule built from such nodes.
+    A variable of the frame is a graph node, or an object of Inductor's IR or scheduler made from nodes.
     """
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         nodes: list[Any] = []
@@ -226,7 +226,7 @@ class Compiles:
         self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
 
     def _built(self, seconds: float) -> None:
-        """Print the stacks later by the time of a build, since aoti-debug then ends the program later."""
+        """After a build, postpone the print of the stacks, because aoti-debug gives the program more time."""
         after, until = (float(os.environ.get("AOTI_DEBUG_" + name, 0)) for name in ("STACKS_AFTER", "UNTIL"))
         self.built_s += seconds
         unused = max(0.0, float(os.environ.get("AOTI_DEBUG_SPARED", 0)) - self.built_s)
@@ -264,7 +264,7 @@ class Compiles:
         return path, ""
 
     def failing(self, error: BaseException) -> None:
-        """Journal the exception that ends the program, which a check in it may have raised."""
+        """Journal the exception that ends the program, which may come from a check in it."""
         self.drifted()
         places = raised_in(error)
         if self.compiles and REPORTED not in error.__dict__:
@@ -281,7 +281,7 @@ class Compiles:
         self.tell_state()
 
     def exiting(self, status: Any = None) -> None:
-        """Journal a `sys.exit` with a failure status, which may also be a check."""
+        """Journal a `sys.exit` with a failure status, which may come from a check."""
         if self.compiles and status:
             self.drifted()
             self._program_failed(SystemExit(status), frames())
@@ -310,7 +310,7 @@ class Compiles:
             arguments = tuple(given), dict(more or {})
             about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
             self.last_export = Failing(module, *arguments, options, error, **about)
-            self.export_s, self.calls.shapes = time.process_time() - began, {}  # excludes other work
+            self.export_s, self.calls.shapes = time.process_time() - began, {}  # without other processes
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 
@@ -363,11 +363,11 @@ class Compiles:
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
     def _trying(self, step: str) -> None:
-        self.thread.inside = True  # what is compiled from now on is not the program's
+        self.thread.inside = True  # from now on, the hook compiles and not the program
         self.journal.event("attempting", step=step)
 
     def tell_narrowed(self, shapes: list[Any]) -> None:
-        """Journal the line that narrowed a range below the sizes of the calls, and changes of that line."""
+        """Journal the line because of which a range excludes sizes of the calls, and changes of the line."""
         failing = self.last_export
         if failing is None or failing.error is not None or not shapes or self.export_s > SLOW_EXPORT_S:
             return
@@ -390,7 +390,7 @@ class Compiles:
             self.journal.event("attempted", stage="sizes", attempts=[told], frames=lines)
 
     def tell_state(self, passed: bool = False) -> None:
-        """Journal Python state that a call in eager mode changes: a package keeps that of the export.
+        """Journal Python state that a call in eager mode changes. A package keeps the state at its export.
 
         If the program passed, journal it only if outputs of later calls differ from eager mode's.
         """
@@ -402,7 +402,7 @@ class Compiles:
         # An ending process starts no threads, which a compile would need.
         self.told_state, failing = True, replace(self.last_export, build=None if passed else compile_with({}))
         module = failing.module
-        # Most programs that pass have no such state: their weights need not be copied.
+        # Most programs that pass have no such state. Do not copy their weights.
         may_change = (changing(module.get_submodule(path), name)[1] for path, name in python_state(module))
         if passed and (self.export_s > SLOW_EXPORT_S or not any(may_change)):
             return
@@ -425,7 +425,7 @@ class Compiles:
             self.journal.event("attempted", stage=stage, attempts=[told], frames=lines_at(place))
 
     def tell_loops(self) -> None:
-        """Journal the rewrite of a loop that the export unrolled, with the program that it gives."""
+        """Journal the rewrite of a loop that the export unrolled, and the program exported from it."""
         if self.unrolled is None or self.last_export is None or self.last_export.error is not None:
             return
         from ..timing import lines_traced
@@ -454,7 +454,7 @@ class Compiles:
                 self.journal.event("attempted", stage="range", attempts=tried)
 
     def packaging(self, archive: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Handle a program that packages files itself; a stream has no path."""
+        """Keep the file that the program's own packaging overwrites. A stream has no path."""
         if not getattr(self.thread, "inside", False):
             self._keep_before(path_of(archive))
 
@@ -474,7 +474,7 @@ def lines_at(places: list[tuple[str, int]]) -> list[Any]:
 
 
 def own_cache_is_empty() -> bool:
-    """Whether a variable names the compile cache, and nothing is in it: a build then starts from nothing."""
+    """Whether TORCHINDUCTOR_CACHE_DIR is set and empty, so that a build reuses nothing."""
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return bool(folder) and not any(files for _, _, files in os.walk(str(folder)))
 
@@ -489,14 +489,14 @@ FIXED = "register {name} as a buffer, which forward may change: a package cannot
 
 
 def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters and buffers of a module, as the tensors themselves."""
+    """Yield the parameters and buffers of a module by name, not detached."""
     for name, value in module.state_dict(keep_vars=True).items():
         if is_plain(value):
             yield name, value
 
 
 def guards_of(program: Any) -> Any:
-    """Return the list of guards of an exported program's sizes, which a compile extends."""
+    """Return the guards of an exported program's sizes: the list itself, to which a compile appends."""
     for node in program.graph.nodes:
         for size in getattr(node.meta.get("val"), "shape", ()) if node.op == "placeholder" else ():
             if isinstance(size, torch.SymInt):
@@ -505,14 +505,14 @@ def guards_of(program: Any) -> Any:
 
 
 def path_of(value: Any) -> Optional[str]:
-    """Return a path as text; for a list of generated files the first path. None for a buffer."""
+    """Return a path as text. Of a list of generated files, return the first. None for a buffer."""
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.fspath(value))
     return path_of(value[0]) if isinstance(value, list) and value else None
 
 
 def keep_lines(tracer: Any = None) -> None:
-    """Make the stack of a node also contain the frames of methods and functions that `forward` calls.
+    """Let the stack of a node include the frames of methods and functions that `forward` calls.
 
     torch keeps only frames named `forward`, so a fault in a helper would appear at the line that calls the
     helper. Releases without this filter are left unchanged.

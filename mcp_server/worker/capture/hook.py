@@ -40,7 +40,7 @@ class Hook:
         self.wrap(subprocess.Popen, "__init__", self.calls.starting)
         calls, compiles = self.calls, self.compiles
         model = ("AOTICompiledModel", "__call__", calls.entering)
-        # By module: the function's owner in the module, if any, the function, and the hook for it.
+        # By module: the owner of the function, "" for the module itself, the function, and its hook.
         self.watched: dict[str, list[tuple[str, str, Callable[..., Any]]]] = {
             "torch": [("", name, compiles.comparisons.comparing) for name in ("allclose", "equal")],
             "torch._inductor": [("", name, partial(compiles.compiling, name)) for name in COMPILES],
@@ -58,24 +58,24 @@ class Hook:
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
             """Handle an uncaught exception before it is printed as usual."""
-            faulthandler.cancel_dump_traceback_later()  # the following work is no hang
+            faulthandler.cancel_dump_traceback_later()  # the work of the hook is no hang
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """Reset after a fork: a parent's thread may hold the journal's lock, and the files are not ours."""
+        """Reset in a forked child: the parent may hold the lock in a thread, and keeps its files."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 
     def _exit(self) -> None:
-        """Journal an orderly end, which a crash lacks, in processes that did something."""
+        """Journal the orderly end of a process that has a journal. A crash leaves no `exit`."""
         if self.journal.pid == os.getpid():
             safely(self.journal, self.compiles.drifted)  # `raise SystemExit` reaches no other hook
             safely(self.journal, self.compiles.comparisons.left)
             self.journal.event("exit")
-            # Last, since eager mode may not survive these calls.
+            # These come last, because their calls in eager mode may crash.
             safely(self.journal, self.compiles.widen)
             safely(self.journal, self.compiles.tell_state, True)
             safely(self.journal, self.compiles.tell_loops)
@@ -114,16 +114,16 @@ _lock = threading.Lock()
 
 
 def attach(name: str) -> None:
-    """Wrap the functions of module `name`, just executed; modules from before torch was complete wait."""
+    """Wrap the functions of a module after its import. While torch is being imported, let others wait."""
     torch = sys.modules.get("torch")
-    # While torch is being imported, the hook's own imports would break that.
+    # While torch is being imported, the hook's own imports would break the import.
     importing = bool(getattr(getattr(torch, "__spec__", None), "_initializing", False))
     if not hasattr(torch, "_C") or (name != "torch" and importing):
         return
     with _lock:
         if not _hook:
             _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
-            if not faulthandler.is_enabled():  # then a crash shows its line
+            if not faulthandler.is_enabled():  # let a crash show its line
                 faulthandler.enable(2)
     for watched in _hook[0].watched if name == "torch" else (name,):
         if watched in sys.modules:

@@ -45,7 +45,7 @@ class Watcher:
 
 
 def _follow(name: str, loader: Any) -> None:
-    """Add a step after `exec_module` of this loader object, without a change of its type."""
+    """Let this loader object call `attached` after `exec_module`. Do not change its type."""
     execute: Any = getattr(loader, "exec_module", None)
 
     def exec_module(module: Any) -> None:
@@ -111,7 +111,7 @@ def read_changed(file: str, changed: str) -> None:
         if os.path.realpath(self.path) != real:
             return own(self, fullname)
         if fullname == "__main__":
-            sys.path[0] = os.path.dirname(real)  # as for a script that Python reads itself
+            sys.path[0] = os.path.dirname(real)  # as Python does for a script
         return compile("".join(lines), self.path, "exec", dont_inherit=True)
 
     class Script:
@@ -122,7 +122,7 @@ def read_changed(file: str, changed: str) -> None:
             return spec if name == "__main__" else None
 
     def importer(path: str) -> Any:
-        # Python asks for an importer of the script, and runs its `__main__` if there is one.
+        # Python asks for an importer of the script's path. If there is one, it runs its `__main__`.
         if os.path.realpath(path) != real:
             raise ImportError(path)
         return Script

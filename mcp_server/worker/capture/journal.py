@@ -1,7 +1,7 @@
-"""The capture's journal, one file per process; the files that its events name; how torch is wrapped.
+"""Writes the journal of a capture, one file per process, and the files that it names; wraps functions.
 
-Events are ordered by `n`. When the journal is full, calls continue in two small files that alternate, so that
-the latest calls of a long-running server are still available.
+Events are ordered by `n`. When the journal is full, events go to one of two small files (tails), in turn, so
+that the latest calls of a long-running server are still available.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAIL = 2 << 20  # bytes of one tail
 
 
 class Journal:
-    """Appends events with `os.write`, under the id `report.identity()`; a forked child starts its own."""
+    """Appends events to the file of this process. A forked child starts its own file."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -38,13 +38,12 @@ class Journal:
         self.file = -1
         self.count = 0
         self.written = 0
-        self.paused = False  # set while the hook compiles and calls, rather than the program
+        self.paused = False  # whether the hook, not the program, is compiling and calling
 
     def event(self, event: str, **facts: object) -> None:
         """Write one event. The first event starts the journal, with the event `process`.
 
-        `logs.captured` has a record for each event, with these fields and their meanings. An `Encoded` fact
-        is already JSON: a model is called with the same layouts again and again.
+        `logs/captured.py` has a class for each event, with the meanings of its fields.
         """
         with self.lock:
             if self.pid != os.getpid():
@@ -82,11 +81,11 @@ class Journal:
 
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides this
-KEPT = 2  # latest calls of a loaded model whose inputs stay at any size
-LATEST = 32  # latest calls of a loaded model whose inputs stay within BYTES
-FIRST = 32  # first calls of the process whose inputs stay within BYTES: a check may follow all calls
-BYTES = 128 << 20  # total of the first calls' inputs, and total of the latest ones'
-ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
+KEPT = 2  # latest calls of each load whose inputs are kept, whatever their size
+LATEST = 32  # latest calls of each load whose inputs are kept within BYTES
+FIRST = 32  # first calls whose inputs are kept within BYTES, since a check may follow all calls
+BYTES = 128 << 20  # inputs of the first calls, and again of the latest
+ODD = 4  # calls whose inputs are kept because outputs are not finite or not readable
 COPY = 256 << 20  # a larger package is linked, not copied
 
 _torch_save = torch.save
@@ -112,7 +111,7 @@ class CaptureStore:
         return path
 
     def evict(self, path: Optional[str], load: int, odd: bool) -> None:
-        """Keep or delete a finished call's inputs. The first, latest and first odd calls keep theirs."""
+        """Keep the inputs of the first, latest and first `odd` calls. Delete those of other calls."""
         if path is None:
             return
         if odd and self.odd < ODD:
@@ -132,7 +131,7 @@ class CaptureStore:
             os.unlink(oldest)
 
     def package(self, path: str) -> KeptPackage:
-        """Keep the package as it is now: copied, or hard-linked if copying fails (RLIMIT_FSIZE)."""
+        """Copy the package, or hard-link it if it is large or the copy fails (RLIMIT_FSIZE)."""
         facts = unkept(os.path.getsize(path))
         why = "larger than is copied, and on another disk"
         if facts["bytes"] <= COPY:
@@ -141,7 +140,7 @@ class CaptureStore:
                 return {**facts, "copy": self._copied(path, facts["sha256"])}
             except OSError as error:
                 why = str(error)
-        # A hard link survives the removal of a large file, but not a rewrite of the file in place.
+        # A hard link keeps the file if it is removed, but not if it is rewritten in place.
         state = os.stat(path)
         link = self._named(path, "{}-{}".format(state.st_dev, state.st_ino))
         try:
@@ -183,7 +182,7 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-DONE = object()  # tells that a hook ended before the call
+DONE = object()  # marks a hook that ended before the call
 Ending = Generator[None, tuple[Any, Optional[BaseException]], None]
 Hook = Callable[..., Optional[Ending]]
 """Gets the arguments of a function before the call. A generator continues at its `yield`, which returns the
@@ -204,7 +203,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: st
 
 def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
     """Wrap a function with a hook around its calls."""
-    where = getattr(hook, "func", hook).__name__  # handles a `partial`
+    where = getattr(hook, "func", hook).__name__  # a `partial` has no name
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

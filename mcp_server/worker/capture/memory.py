@@ -1,14 +1,14 @@
 """Memory that a call shares with the program: outputs, mutated inputs, user-managed constants.
 
-In-place operations increase a tensor's `_version`, so a change during a call means that another thread wrote
-to it. Kernels of a package write through raw addresses, which are not counted (torch 2.8-2.15).
+In-place operations increase a tensor's `_version`. If it changes during a call, another thread wrote to the
+tensor, because kernels of a package write through raw addresses and do not count (torch 2.8-2.15).
 
 `load_constants(…, user_managed=True)` keeps raw addresses (torch 2.8-2.15): if the program later mutates or
 frees these tensors, the package computes with the changed memory.
 
-`MemoryLog` journals what happened, besides the calls themselves, to storage that a call reads or returned.
-Each event has a `storage`, the `act` on it and the `interval` in which it happened; `logs.captured` has the
-record. The act came from the program, one of its other threads or a stream, and no call waited for it.
+`MemoryLog` journals what the program, another thread or a stream did to storage that a call reads or
+returned, apart from the calls themselves. Each event has the kind of `storage`, the `act` on it, and the
+`interval` in which it happened (see `logs/captured.py`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .streams import Snapshot, Streams, storage_of
 
 
 def owner_of(leaf: Any) -> Any:
-    """Return the tensor that owns the memory of a view; a tensor that owns its memory is returned itself."""
+    """Return the tensor of which this one is a view, or the tensor itself if it is no view."""
     return leaf if leaf._base is None else leaf._base
 
 
 def version_of(leaf: Any) -> int:
-    """Return the version count. 0 for tensors of inference mode, which keep no count."""
+    """Return the version count. 0 for tensors of inference mode, which have none."""
     return 0 if leaf.is_inference() else int(leaf._version)
 
 
 def address_of(leaf: Any) -> int:
-    """Return where the storage of a plain tensor begins. 0 for anything else."""
+    """Return the address of the storage of a plain tensor. 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
 
-MAX_OUTPUTS = 4096  # only the latest outputs are known
+MAX_OUTPUTS = 4096  # latest outputs that are remembered
 
 
 class Outputs:
@@ -63,7 +63,7 @@ class Outputs:
         self.storages += [(call, StorageWeakRef(each), each.nbytes()) for each in storages]
 
     def kept(self) -> dict[str, int]:
-        """Count the outputs' memory blocks still in use, by a view or the output itself, and their bytes."""
+        """Count the storages of outputs that are still in use, their calls and their bytes."""
         alive = {ref.cdata: (call, size) for call, ref, size in list(self.storages) if not ref.expired()}
         return {
             "kept_outputs": len(alive),
@@ -74,7 +74,7 @@ class Outputs:
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """List the calls whose outputs these tensors are or share memory with, each once.
 
-        Memory that several calls returned, such as that of a constant or input, identifies no call.
+        Ignore memory that several calls returned, such as a constant or an input.
         """
         owners: dict[int, set[int]] = {}
         for call, _, output in list(self.known):
@@ -85,7 +85,7 @@ class Outputs:
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
     def places_of(self, tensors: Iterable[torch.Tensor], call: int) -> list[int]:
-        """Return which outputs of the call these tensors are. Empty if one of them is none."""
+        """Return the positions of these tensors among the outputs of a call. Empty if one is no output."""
         outputs = [(place, output()) for of, place, output in list(self.known) if of == call]
         known = {_memory(tensor): place for place, tensor in outputs if tensor is not None}
         found = [known.get(_memory(tensor), -1) for tensor in tensors]
@@ -97,9 +97,9 @@ def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
-MAX_COMPARED_BYTES = 1 << 20  # largest output whose values are compared; numpy writes without a count
-MOST_GIVEN = 4  # inputs reported as given again: a program that refills its buffers does so at each call
-GRACE = 2  # calls: a loop variable holds the previous call's output until the next call returns
+MAX_COMPARED_BYTES = 1 << 20  # larger outputs are not read to find writes through numpy
+MOST_GIVEN = 4  # reports of refilled inputs: a program may refill its buffers before each call
+GRACE = 2  # calls; a loop variable holds the previous output until the next call returns
 
 
 class InputMemory(NamedTuple):
@@ -111,7 +111,7 @@ class InputMemory(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """The last call of a load that had the memory as its input `place`, and the call's thread."""
+    """The last call that had this memory as input `place`, with its load and thread."""
 
     call: int
     load: int
@@ -121,7 +121,7 @@ class _Given(NamedTuple):
 
 
 class _View(NamedTuple):
-    """An output that shares memory with an input. `place`: (call, output, input); `version` of the output."""
+    """An output that shares memory with an input. `place`: (call, output, input). `version`: the output's."""
 
     turn: int
     place: tuple[int, int, int]
@@ -132,7 +132,7 @@ class _View(NamedTuple):
 
 
 class Aliases:
-    """Remembers the latest inputs, and the latest outputs that share memory with one."""
+    """Remembers the latest inputs, and the latest outputs that share memory with an input."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -158,9 +158,9 @@ class Aliases:
     def again(
         self, call: int, inputs: list[Optional[InputMemory]], before: list[tuple[int, _Given]], load: int = 0
     ) -> Iterable[tuple[str, int, int]]:
-        """Yield (act, input, earlier call) for tensors that an earlier call also had, as `before` lists them.
+        """Yield (act, input, earlier call) for inputs that an earlier call also had, as `before` lists them.
 
-        `written`: the program has changed it since. `given`: another thread gave the same tensors unchanged.
+        `written`: the input has changed since. `given`: all inputs are unchanged, and from another thread.
         """
         thread, same = threading.get_ident(), []
         for place, earlier in before:
@@ -197,7 +197,7 @@ class Aliases:
             if output is None or self.turn - view.turn < GRACE - 1:
                 continue
             counted = owner is not None and version_of(owner) != view.input.version
-            # Writes through numpy change no count; comparing the values of the oldest output reveals them.
+            # Writes through numpy change no count. To find some, compare the values of the oldest output.
             if counted or (first and _values(output) not in ("", view.values)):
                 found.append(list(view.place))
             first = False
@@ -213,14 +213,14 @@ class Aliases:
 
 
 def _values(output: torch.Tensor) -> str:
-    """Digest a small output in host memory. Empty if it cannot be read."""
+    """Return a digest of a small CPU output. Empty for others."""
     small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
-SHARE = 0.02  # share of the elapsed time for reading constants at calls,
-AT_FAILURE = 0.2  # the share if something failed,
-ALLOWANCE_S = 0.1  # and the seconds that are always allowed
+SHARE = 0.02  # share of the elapsed time in which constants may be read at calls
+AT_FAILURE = 0.2  # this share after a failure
+ALLOWANCE_S = 0.1  # seconds that are allowed in addition
 MAX_TRIED = 16  # constants whose ends are read before each call
 
 
@@ -247,7 +247,7 @@ class _Constant:
         count: Optional[torch.Tensor] = None
         if plain and not tensor.is_inference():
             with torch.inference_mode(False), torch.no_grad():
-                count = tensor.detach()  # has the same count
+                count = tensor.detach()  # shares the version count
                 count.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             count = count if version_of(count) == version_of(tensor) else None
         as_is = plain and tensor.device.type != "meta" and not tensor.is_conj() and not tensor.is_neg()
@@ -263,11 +263,11 @@ class _Constant:
         )
 
     def written(self) -> bool:
-        """Whether the count of in-place writes changed. All views share it, whichever part they show."""
+        """Whether the count of in-place writes changed, which all views of the memory share."""
         return self.count is not None and self.count._version != self.version
 
     def refilled(self) -> bool:
-        """Whether the memory now has other values; memory that is gone or moved is not read."""
+        """Whether the memory has other values. If it is gone or moved, return `written`."""
         now = self.memory()
         if now is None or unmapped([now]):
             return self.written()
@@ -331,7 +331,7 @@ class Managed:
         return {name: constant.count._version for name, constant in known if constant.count is not None}
 
     def counted(self, load: int) -> list[str]:
-        """List constants mutated since the update, by the count that all views of a block share."""
+        """List constants whose count of in-place writes changed since the update."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
@@ -366,7 +366,7 @@ class Watched:
 
 
 class MemoryLog:
-    """Journals the events, and remembers what is needed to detect later ones."""
+    """Journals the events of memory, and remembers what is needed to see them."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -374,7 +374,7 @@ class MemoryLog:
         self.aliases = Aliases()
         self.streams = Streams(self.tell)
         self.unread: set[int] = set()  # loads whose constants were not read at their last call
-        self.outputs: set[tuple[int, int, int]] = set()  # outputs already reported; each is reported once
+        self.outputs: set[tuple[int, int, int]] = set()  # outputs that were reported, to report each once
 
     def tell(self, storage: str, act: str, interval: str, call: Optional[int], **more: Any) -> None:
         """Write one event for call number `call`."""
@@ -430,7 +430,7 @@ class MemoryLog:
             self.tell("constant", "written", "call", call, load=load, names=names, counted=True)
 
     def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
-        """Look closer at constants, because a call of `load` or a check of the program failed."""
+        """Read more constants, because a call of `load` or a check of the program failed."""
         if any(self.managed.known.values()) and not capturing() and idle():
             for each in sorted(self.unread) if load is None else self.unread & {load}:
                 self._look(each, call, AT_FAILURE)

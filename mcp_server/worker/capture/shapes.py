@@ -108,10 +108,10 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
-    """Return the size of an argument that equals `wanted` in all calls, or a number. Empty if none does.
+    """Return an expression for a size of an output, which is `wanted` in each call. Empty if none fits.
 
-    If several do, that of the output's own dimension `at` is taken. A size that varies between calls with
-    equal sizes depends on values.
+    It is the size of an argument, if possible in the same dimension `at`, or a number. A size that varies
+    between calls with equal shapes depends on values.
     """
     sizes = [(name, dim) for name, each in given.items() for dim in range(min(one.dim() for one in each))]
     for name, dim in sorted(sizes, key=lambda place: place[1] != at):
@@ -126,7 +126,7 @@ def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> s
 
 @contextlib.contextmanager
 def registered(name: str, code: str) -> Iterator[None]:
-    """Register the fake function of this code, and undo it."""
+    """Register a fake function during the body."""
     library = torch.library.Library(name.partition("::")[0], "FRAGMENT")
     custom_ops: Any = torch._library.custom_ops
     operator = custom_ops._maybe_get_opdef(name)
@@ -151,14 +151,14 @@ tables = torch._inductor.lowering.lowerings, torch._inductor.decomposition.decom
 
 @dataclass(frozen=True)
 class Restriction:
-    """An equation of sizes that the compile added as a guard, and the operators whose function added it."""
+    """An equation of sizes that the compile added as a guard, and the operators that may have added it."""
 
     expression: Any
     nodes: List[Any]
 
 
 def restrictions_of(program: Any, guards: List[Any]) -> List[Restriction]:
-    """Return the guards that are equations, with the operators that are named like the guard's function."""
+    """Return the guards that are equations, with the operators named like the function that added each."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     found = []
     for guard in guards:
@@ -209,9 +209,9 @@ def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape)
 def fixed_sizes(
     program: Any, guards: List[Any], shapes: List[Shape]
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
-    """If only the last sizes break a guard, yield how to run its operator in eager mode, and its line.
+    """If only the last sizes break a guard, yield code that leaves its operator to eager mode, and its line.
 
-    `attempts.operate_sizes` tries it: a process that compiled the operator keeps its decomposition (2.13).
+    `attempts.operate_sizes` runs it in a new process, since this one keeps decompositions it used (2.13).
     """
     known, restrictions = places(program), restrictions_of(program, guards)
     against = broken(restrictions, known, shapes[-1]) if shapes else []
@@ -230,7 +230,7 @@ def fixed_sizes(
 
 
 def _lines(node: Any) -> List[Dict[str, Any]]:
-    """Return the innermost line of the model behind a node, which is not torch's own."""
+    """Return the innermost line outside torch that created a node."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
     found = [each for each in lines if not each[0].startswith(TORCH)][-1:]
     return [

@@ -1,14 +1,14 @@
 """CUDA streams and graphs around a call: cross-stream frees, races on inputs, freed inputs of graphs.
 
-Cross-stream free: the caching allocator reuses freed memory on the stream that allocated it, without waiting
-for other streams (`Tensor.record_stream`). A package that still runs on another stream may then read the new
-contents. This cannot happen if the owner waited for that stream, if the stream was recorded on the tensor, or
-if nothing was allocated since.
+Cross-stream free: the caching allocator reuses freed memory on the stream that allocated it, its owner,
+without waiting for other streams (`Tensor.record_stream`). A package that still runs on another stream may
+then read the new contents. This cannot happen if the owner waited for that stream, if the stream was recorded
+on the tensor, or if nothing was allocated since.
 
 Race: a call reads its inputs on the current stream. If another stream still writes one of them, a copy made
 on the current stream differs from the values after synchronization.
 
-A captured graph reads the addresses of its capture at every replay, even if those tensors were freed.
+Every replay of a CUDA graph reads the addresses of its capture, even if the tensors there were freed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """Return a reference to the storage that does not keep its memory alive."""
+    """Return a weak reference to the storage of a tensor."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())
 
 
 class PendingUse(NamedTuple):
-    """Input `place` of a call: its storage, the streams that read and own it, and `allocations` so far."""
+    """Input `place` of a call: its storage, the streams that read and own it, and the allocations by then."""
 
     call: int
     place: int
@@ -44,7 +44,7 @@ class PendingUse(NamedTuple):
 
 
 class PendingUses:
-    """Inputs read on another stream than their owner's, until the owner waits for that stream."""
+    """Inputs that a call reads on another stream than their owner, until the owner waits for that stream."""
 
     def __init__(self, tell: Tell, allocations: Optional[Callable[[], int]] = None) -> None:
         self.tell = tell
@@ -81,15 +81,15 @@ class PendingUses:
                 self.tell("input", "freed", "stream", use.call, input=use.place)
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
-        """Handle a wait of the program for the device, or for an event of an unknown stream."""
+        """Forget all uses: the program waited for the GPU, or for an event of an unknown stream."""
         self._keep(lambda _use: False)
 
     def ended(self, reader: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Handle a wait of the program for a stream."""
+        """Forget the uses on a stream for which the program waited."""
         self._keep(lambda use: use.reader != int(reader.cuda_stream))
 
     def waits(self, owner: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Handle a wait of one stream for another, or for an event of another."""
+        """Forget the uses of memory whose owner waited for another stream, or for its event."""
         self._keep(lambda use: use.owner != int(owner.cuda_stream))
 
     def recorded(self, tensor: Any, stream: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -123,13 +123,13 @@ def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Cal
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Inputs of a call, and copies of their values made in the order of the calling stream."""
+    """Inputs of a call, and copies that were made on the stream of the call."""
 
     inputs: list[torch.Tensor]
     copies: list[torch.Tensor]
 
     def raced(self) -> list[int]:
-        """List the positions of inputs whose values differ once every stream has finished."""
+        """List the positions of inputs that differ from their copies when all streams have finished."""
         synchronize()
         found = []
         for place, pair in enumerate(zip(self.inputs, self.copies)):
@@ -158,7 +158,7 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """Watch the inputs of a call that is captured into a graph, except memory of the graph."""
+        """Watch the inputs of a call that is captured into a graph, unless the graph owns their memory."""
         segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
         pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]
