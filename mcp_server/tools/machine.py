@@ -384,7 +384,7 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
 def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     metadata = package.metadata
     here = _ARM_NAMES.get(machine.machine, machine.machine)
-    # If the library and the metadata differ, name the machine of the library.
+    # If neither fits, the machine of the library is named.
     recorded = [package.library.machine if package.library else None, metadata.machine]
     built_for = [_ARM_NAMES.get(each, each) for each in recorded if each]
     others = [name for name in built_for if name != here]
