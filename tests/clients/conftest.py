@@ -1,4 +1,4 @@
-"""The installed clients, and a home directory and an environment for each test of them."""
+"""Installed clients, with a home directory and an environment for each test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_
 
 @dataclass(frozen=True)
 class Clients:
-    """Where the clients are installed, and the home directory that they may fill."""
+    """Where the clients are installed, and the home directory that they may write to."""
 
     folder: Path
     home: Path
@@ -36,7 +36,7 @@ class Clients:
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a client gets to see: no variable of this process that holds a key."""
+        """Return the client's environment, without variables of this process that have a key."""
         path = [self.node / ".bin", self.folder / "python" / "bin", "/usr/local/bin", "/usr/bin", "/bin"]
         return {
             **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
@@ -49,7 +49,7 @@ class Clients:
         }
 
     def run(self, *argv: str, **env: str) -> str:
-        """What the client says, on both channels; its failure is the test's."""
+        """Return the client's output on both streams. Fail the test if the client fails."""
         done = subprocess.run(
             argv,
             cwd=self.work,
@@ -66,7 +66,7 @@ class Clients:
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Clients:
-    """The clients; skips where `make test-clients` did not install them."""
+    """The clients. Skips the test if `make test-clients` did not install them."""
     folder = os.environ.get(VARIABLE, "")
     if not folder:
         pytest.skip(f"{VARIABLE} is not set; `make test-clients` installs the clients and sets it")
@@ -77,7 +77,7 @@ def clients(tmp_path: Path) -> Clients:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone of this repository, without what lies untracked beside it."""
+    """A clone of this repository, without untracked files."""
     path = tmp_path / "aoti-debug"
     subprocess.run(["git", "clone", "-q", "--depth=1", ROOT.as_uri(), str(path)], check=True)
     return path
@@ -90,5 +90,5 @@ def tracked(clone: Path) -> set[str]:
 
 
 def checkout_server() -> list[str]:
-    """The command of a server from this checkout."""
+    """Return the command of a server from this checkout."""
     return [sys.executable, str(ROOT / "tools" / "aoti_debug.py"), "serve"]

@@ -1,7 +1,7 @@
-"""Small real programs, and ways to see whether processes live.
+"""Small real programs, and functions that show whether processes live.
 
-`python -m tests.jobs.support DIRECTORY [LAUNCHER]` is a server reduced to its end: it runs one job in the
-directory until its standard input ends. The launcher's ranks write the ids of their processes each to a file.
+`python -m tests.jobs.support DIRECTORY [LAUNCHER]` is a minimal server: it runs one job in the directory
+until its standard input ends. Each rank of the launcher writes its process ids to a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_server.model import Cost
 from mcp_server.server.app import exit_on_signals
 
 ASKED = "asked.json"
-# Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
+# Starts a process in another session, writes both pids to the file argv[1]; both ignore SIGTERM and sleep.
 FAMILY = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -49,7 +49,7 @@ async def finish(directory: Path, argv: tuple[str, ...], **options: Any) -> Fini
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Whether the process runs. A zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -58,7 +58,7 @@ def alive(pid: int) -> bool:
 
 
 def appears(path: Path, limit_s: float = 120) -> str:
-    """The text of a file that some process is about to write."""
+    """Wait for a file that some process is about to write, and return its text."""
     assert within(limit_s, path.exists), f"{path.name} never came"
     return path.read_text()
 
@@ -72,7 +72,7 @@ def within(limit_s: float, happens: Callable[[], bool]) -> bool:
 
 
 def family(path: Path) -> list[int]:
-    """Pids that FAMILY wrote."""
+    """Return the process ids that FAMILY wrote."""
     return [int(pid) for pid in appears(path).split()]
 
 
@@ -81,7 +81,7 @@ def all_dead(pids: list[int], limit_s: float) -> bool:
 
 
 def asked_before(job: Path, operation: str, base: Path, **arguments: object) -> None:
-    """Leave in a job's directory what it was asked to do, as the product does."""
+    """Write the request of a job into its directory, as the product does."""
     asked = {"operation": operation, "base": str(base), "arguments": arguments}
     (job / ASKED).write_text(json.dumps(asked))
 

@@ -1,4 +1,4 @@
-"""A GPU has one name and serves one job at a time, whose lease ends with whoever holds it."""
+"""A GPU has one name and serves one job at a time; the lease ends with its holder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.zoo.names import nightly, thorough
 
 @pytest.fixture(autouse=True)
 def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device file, and leases of this test alone."""
+    """A machine with a device file, and leases that only this test uses."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
     monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path / "dev")
@@ -39,7 +39,7 @@ def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_second_job_waits(tmp_path: Path) -> None:
-    """A lease is waited for, the holder is named, and it is had once the first is over."""
+    """The second job waits for the lease, names the holder, and runs once the first job ends."""
     order: list[str] = []
 
     async def second() -> None:
@@ -54,7 +54,7 @@ async def test_second_job_waits(tmp_path: Path) -> None:
 
 
 async def test_lock_that_is_a_link(tmp_path: Path) -> None:
-    """A link in place of a lock is refused, not written through."""
+    """A link in place of a lock file is refused, so nothing is written through it."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "leases").mkdir()
@@ -65,7 +65,7 @@ async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-# As the NVIDIA MIG User Guide prints it, with a second GPU that is not divided.
+# As in the NVIDIA MIG User Guide, with a second GPU without MIG.
 LISTING = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
   MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
@@ -92,12 +92,12 @@ KNOWN = read_listing(LISTING)
     ],
 )
 def test_device_names(gpus: tuple[int, ...], visible: str | None, names: tuple[str, ...]) -> None:
-    """An index means what it means to the child, under its CUDA_VISIBLE_DEVICES."""
+    """An index counts the entries of the child's CUDA_VISIBLE_DEVICES."""
     assert device_names(gpus, visible) == names
 
 
 def test_the_listing_is_read() -> None:
-    """Each GPU with its MIG devices; what is no listing has none."""
+    """Each GPU is listed with its MIG devices; other output lists none."""
     divided, whole = map(astuple, KNOWN)
     assert divided == (0, "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77", (FIRST_PART, SECOND_PART))
     assert whole == (1, WHOLE, ())
@@ -123,12 +123,12 @@ def test_the_listing_is_read() -> None:
     ],
 )
 def test_one_gpu_has_one_name(entry: str, name: str) -> None:
-    """Index, UUID and its beginning are one GPU; what is ambiguous or unknown keeps its name."""
+    """An index, a UUID and the start of a UUID name one GPU. An ambiguous or unknown entry stays as it is."""
     assert canonical_name(entry, KNOWN) == name
 
 
 def in_use(lock: Path) -> bool:
-    """Whether somebody holds the lease."""
+    """Whether somebody holds the lock."""
     with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +142,7 @@ WAITING = f"waiting for GPU 0, in use by {HOLDER}"
 
 
 def cuda_package(tmp_path: Path) -> Path:
-    """A file that says that it is for CUDA; torch refuses to load it, which is late enough for a lease."""
+    """Write a file with the metadata of a CUDA package. torch refuses to load it, but after the lease."""
     path = tmp_path / "cuda.pt2"
     with zipfile.ZipFile(path, "w") as archive:
         name = "cuda/data/aotinductor/model/model.wrapper_metadata.json"
@@ -157,7 +157,7 @@ def context_in(tmp_path: Path, told: list[str]) -> Context:
 
 @asynccontextmanager
 async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Another job that has the GPU, and gives it back after `until`."""
+    """Run another job that holds the GPU until `until` returns."""
     taken = anyio.Event()
 
     async def use() -> None:
@@ -174,7 +174,7 @@ async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
 
 @pytest.mark.slow
 def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
-    """On a machine with a GPU that is in use, the call of a CPU package just runs."""
+    """The call of a CPU package runs even if another job has the GPU."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
     context = context_in(tmp_path, [])
@@ -189,7 +189,7 @@ def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
-    """Two that need the other to go on both run, and another job waits for both."""
+    """Two children that wait for each other run at once, and another job waits until both have ended."""
     told: list[str] = []
     context = context_in(tmp_path, told)
     meet = "touch {mine}; until [ -e {other} ] && [ -e {seen} ]; do sleep 0.02; done"
@@ -215,7 +215,7 @@ def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_program_waits_before_it_begins(tmp_path: Path) -> None:
-    """What may use the GPU has it from the start; the wait is told, and is no run time."""
+    """A program that may use the GPU leases it before it starts. The wait is reported separately."""
     told: list[str] = []
     context = context_in(tmp_path, told)
 
@@ -238,7 +238,7 @@ def test_a_program_waits_before_it_begins(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AOTI_DEBUG_SHARE_GPUS=1 holds for a worker's own choice of a GPU, too."""
+    """With AOTI_DEBUG_SHARE_GPUS=1 the worker leases no GPU either."""
     monkeypatch.setenv("AOTI_DEBUG_SHARE_GPUS", "1")
     context = context_in(tmp_path, [])
 
@@ -268,13 +268,13 @@ PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
     ],
 )
 def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
-    """Only to launchers that are known, and only where the prefix does not say otherwise."""
+    """Options are added only to known launchers, and only if the prefix does not set them."""
     assert launched(prefix, ["python", "x.py"], Path("d")) == (*prefix, *added, "python", "x.py")
 
 
 @pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
 def test_a_tool_runs_once(variable: str) -> None:
-    """What is no run of the workload, such as a compiler, is done by the first rank alone."""
+    """A child that is not a run of the workload, such as a compiler, runs only in the first rank."""
     said = [
         subprocess.check_output([*ONLY_FIRST, "echo", "two words"], env={variable: rank}, text=True)
         for rank in ("0", "1")
@@ -284,7 +284,7 @@ def test_a_tool_runs_once(variable: str) -> None:
 
 @thorough
 def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
-    """A real launch: each rank's lines are in a file of its own."""
+    """In a real launch, each rank has a file with its lines."""
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
     context = Context(tmp_path, Path(sys.executable), launcher=prefix)
     command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=600)
@@ -296,7 +296,7 @@ def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_rank_answers_for_the_worker(tmp_path: Path) -> None:
-    """A request is carried out by rank 0 alone: the report has each event once."""
+    """Only rank 0 carries out a request, so the report has each event once."""
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
     context = Context(tmp_path, Path(sys.executable), launcher=prefix)
     done = anyio.run(lambda: context.worker("probe", {}, cwd=tmp_path))

@@ -1,4 +1,4 @@
-"""Running one command: what its child gets, each way in which it can end, and what is kept."""
+"""Running one command: its environment, the ways in which it can end, and what is kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ waits_in_vain()
 
 
 async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_path: Path) -> None:
-    """Long before the time limit, and told as one that was reached."""
+    """The process is stopped long before the time limit, and reported as `timeout`."""
     pid = tmp_path / "pid"
     done = await finish(
         tmp_path,
@@ -54,7 +54,7 @@ async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_
     ],
 )
 async def test_not_started(argv: tuple[str, ...], cwd: str, note: str, tmp_path: Path) -> None:
-    """What cannot start is told from a program that exits with 127, and the reason is named."""
+    """A command that cannot start is distinguished from exit status 127, and the reason is named."""
     (tmp_path / "data").write_text("text")
     done = await run(Command(argv, tmp_path / cwd), tmp_path)
     assert (done.ending, done.returncode, note in done.note) == ("not_started", None, True)
@@ -62,13 +62,13 @@ async def test_not_started(argv: tuple[str, ...], cwd: str, note: str, tmp_path:
 
 @pytest.mark.parametrize("argv", [(), ("",), ("true", "a\0b"), ("true", "x" * (1 << 22))])
 async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> None:
-    """What execve cannot take is refused before anything starts."""
+    """Arguments that execve rejects are refused before anything starts."""
     with pytest.raises(ProblemError):
         await finish(tmp_path, argv)
 
 
 async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that listens to SIGTERM is gone at once when its time is up, and keeps its last words."""
+    """A program that handles SIGTERM ends at its time limit, and its last output is kept."""
     monkeypatch.setattr("mcp_server.jobs.run.TIMEOUT_GRACE_S", 60.0)
     code = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.05; done"
     done = await finish(tmp_path, ("sh", "-c", code), timeout_s=0.9)
@@ -92,7 +92,7 @@ BUSY = "import time; end = time.monotonic() + 12\nwhile time.monotonic() < end: 
 async def test_a_build_that_works_is_not_cut(
     code: str, allowed: bool, ending: str, building: str, tmp_path: Path
 ) -> None:
-    """Its time does not count if it may not; one that is cut is told from one that only waits."""
+    """Build time that is allowed does not count. A build cut at the limit is distinguished from a wait."""
     clock = Clock()
     clock.allowance_s = 60.0 * allowed
     options = {"timeout_s": 4, "builds": lambda: "compiling", "spare": clock.spare}
@@ -102,7 +102,7 @@ async def test_a_build_that_works_is_not_cut(
 
 
 async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
-    """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
+    """A program that ignores SIGTERM and its child in another session are killed after a second."""
     done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=1.5)
     assert (done.ending, done.signal) == ("timeout", "SIGKILL")
     assert 2.4 < done.wall_s < 55
@@ -110,7 +110,7 @@ async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
 
 
 async def test_leftover_processes(tmp_path: Path) -> None:
-    """What a program leaves in the background dies with it, and does not hold up the result."""
+    """A background process that a program leaves is killed, and does not delay the result."""
     code = (
         "setsid sh -c 'echo $$ > pid.part; mv pid.part pid; exec sleep 60' & while [ ! -e pid ]; do :; done"
     )
@@ -120,7 +120,7 @@ async def test_leftover_processes(tmp_path: Path) -> None:
 
 
 async def test_processes_that_run_away(tmp_path: Path) -> None:
-    """A chain of processes, each of which forks and leaves at once for a new session, is caught."""
+    """A chain of processes that each fork and move to a new session is killed."""
     code = """
 import os, time
 if os.fork():
@@ -136,22 +136,22 @@ os._exit(0)
 
 
 async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
-    """Neither lifeline nor leases reach the program."""
+    """The program inherits neither the lifeline nor leases."""
     done = await finish(
         tmp_path, python("import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"), gpus=(9001,)
     )
-    assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the listing itself
+    assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the descriptor of the listing
 
 
 async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> None:
-    """The program leads a session; the core limit of 1 byte stops files and core handlers alike."""
+    """The program leads a session, and a core limit of 1 byte prevents core files and core handlers."""
     code = "import os, resource; print(os.getsid(0) == os.getpid(), resource.getrlimit(resource.RLIMIT_CORE))"
     done = await finish(tmp_path, python(code))
     assert done.stdout.read_text() == "True (1, 1)\n"
 
 
 async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program gets allowed and asked variables, no secret, and not what the supervisor runs under."""
+    """The program gets allowed and requested variables, but no secrets and not the supervisor's own."""
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     monkeypatch.setenv("CUDA_HOME", "/cuda")
     done = await finish(tmp_path, ("env",), env={"ASKED": "1 \udc80=\n2", "LD_PRELOAD": ""}, unset=("HOME",))
@@ -174,7 +174,7 @@ SECRETS = {
 
 
 async def test_other_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets, also inside a proxy's address, and everything unknown stay in the server."""
+    """Secrets, including a password in a proxy's URL, and unknown variables are not passed on."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     done = await finish(tmp_path, ("env",))
@@ -186,7 +186,7 @@ async def test_other_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [*((name, "x", "not a name") for name in ("", "A=B", "A\0B")), ("A", "hunter2\0", "NUL")],
 )
 async def test_an_impossible_variable(tmp_path: Path, name: str, value: str, said: str) -> None:
-    """What execve cannot take is refused, and the message does not repeat the value."""
+    """A variable that execve rejects is refused, without its value in the message."""
     with pytest.raises(ProblemError, match=said) as caught:
         await finish(tmp_path, ("env",), env={name: value})
     assert "hunter2" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Jobs and where they are stored: handles, budgets, and what other servers may see."""
+"""Jobs and their store: handles, limits, and what other servers may see."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def store(tmp_path: Path) -> Store:
 
 
 def limited(root: Path, *, cap_bytes: int = 1 << 30, cap_jobs: int = 500, keep: int = 0) -> Store:
-    """A store that sweeps early."""
+    """Create a store with low limits."""
     store = Store(root)
     store.cap_bytes, store.cap_jobs, store.keep = cap_bytes, cap_jobs, keep
     return store
 
 
 def finished(store: Store, size: int = 0) -> Any:
-    """A job that has ended and left a file of `size` bytes."""
+    """Create a job that has ended and left a file of `size` bytes."""
     job = store.create("test")
     (job.path / "data").write_bytes(b"x" * size)
     job.release()
@@ -49,7 +49,7 @@ def finished(store: Store, size: int = 0) -> Any:
 
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
 def test_root_that_others_may_write(mode: int, tmp_path: Path) -> None:
-    """A directory such as /tmp itself is refused, and left as it is."""
+    """A directory that others may write, such as /tmp, is refused and not changed."""
     tmp_path.chmod(mode)
     with pytest.raises(ProblemError, match="others may write"):
         Store(tmp_path)
@@ -61,14 +61,14 @@ def test_root_that_others_may_write(mode: int, tmp_path: Path) -> None:
     ["", "job_", "job_1234567", "job_1234567g", "job_12345678\n", "../jobs/job_12345678", "job_12345678/.."],
 )
 def test_malformed_handle(handle: str, store: Store) -> None:
-    """What is no handle never becomes a path."""
+    """A malformed handle is refused, and is never used as a path."""
     with pytest.raises(ProblemError, match="not a job handle"):
         store.find(handle)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
 def test_root_of_somebody_else(tmp_path: Path) -> None:
-    """A state directory of another user is refused, as is a link in its place."""
+    """A state directory of another user is refused, and so is a link in its place."""
     (tmp_path / "state").mkdir()
     (tmp_path / "other").symlink_to(tmp_path / "state")
     with pytest.raises(ProblemError, match="a link to one"):
@@ -79,7 +79,7 @@ def test_root_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
-    """Beyond the cap the oldest jobs go first, however the clock was set."""
+    """Beyond the cap, the oldest jobs go first, whatever the clock says."""
     store = limited(tmp_path / "state", cap_bytes=300_000)
     jobs = [finished(store, 100_000) for _ in range(4)]
     os.utime(jobs[0].path, (4e9, 4e9))
@@ -89,14 +89,14 @@ def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
 
 
 def test_sweep_spares_the_newest(tmp_path: Path) -> None:
-    """The newest jobs stay even when each alone is too large: their results may not have been read yet."""
+    """The newest jobs stay even if each one is too large: their results may not have been read yet."""
     store = limited(tmp_path / "state", cap_bytes=10, keep=2)
     jobs = [finished(store, 100_000) for _ in range(3)]
     assert store.sweep() == [jobs[0].id]
 
 
 def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
-    """A job that runs is never removed, also when another server sweeps."""
+    """A running job is never removed, not even by another server."""
     store = limited(tmp_path / "state", cap_jobs=0)
     job = store.create("test")
     assert limited(store.root, cap_jobs=0).sweep() == []
@@ -107,7 +107,7 @@ def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
 
 
 def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
-    """What a job's link points to is neither counted nor removed."""
+    """The target of a link in a job is neither counted nor removed."""
     store = limited(tmp_path / "state", cap_bytes=50_000)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -121,7 +121,7 @@ def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
 
 
 def test_two_servers_at_once(tmp_path: Path) -> None:
-    """Jobs made and swept by several servers at a time get distinct handles and numbers."""
+    """Jobs that several servers make and sweep at the same time get distinct handles and numbers."""
 
     def make(_: int) -> tuple[str, int]:
         store = limited(tmp_path / "state", cap_jobs=3)
@@ -155,7 +155,7 @@ async def broken(job: Job) -> Cost:
 
 
 async def test_defect(manager: Manager) -> None:
-    """An error nobody foresaw is called a defect, its stack is kept, and other jobs go on."""
+    """An unexpected error is reported as a defect, its traceback is kept, and other jobs continue."""
     job = manager.start("broken", broken)
     state = await manager.wait(job.id, 60)
     assert state.problem is not None
@@ -165,7 +165,7 @@ async def test_defect(manager: Manager) -> None:
 
 
 async def test_result_survives_the_server(tmp_path: Path) -> None:
-    """A later server answers for the jobs of an earlier one: finished ones, and those it took along."""
+    """A later server answers for the jobs of an earlier one, finished or not."""
     store = Store(tmp_path / "state")
     async with Manager.open(store) as first:
         done = await first.wait(first.start("quick", quick).id, 60)
@@ -177,7 +177,7 @@ async def test_result_survives_the_server(tmp_path: Path) -> None:
 
 
 async def test_job_of_a_killed_server(tmp_path: Path) -> None:
-    """A job whose server was killed is stopped, with the reason; before that it is running, and not ours."""
+    """A job of another server is running until that server is killed. Then it is stopped, with the reason."""
     code = """
 import sys
 import anyio
@@ -206,7 +206,7 @@ anyio.run(main)
 
 
 async def test_disk_that_refuses_the_result(manager: Manager) -> None:
-    """When the result cannot be written it is still answered as long as the server lives."""
+    """A result that cannot be written is returned as long as the server lives."""
 
     async def blocked(job: Job) -> Cost:
         (job.path / "result.json").mkdir()
@@ -219,7 +219,7 @@ async def test_disk_that_refuses_the_result(manager: Manager) -> None:
 
 
 async def test_old_jobs_make_room(tmp_path: Path) -> None:
-    """After each job the store is swept; a swept handle is a clear error."""
+    """The store is swept after each job. The handle of a removed job gives a clear error."""
     store = Store(tmp_path / "state")
     store.cap_jobs, store.keep = 2, 0
     async with Manager.open(store) as manager:
@@ -235,7 +235,7 @@ async def test_old_jobs_make_room(tmp_path: Path) -> None:
 
 
 async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
-    """Two run at once, the others say that they wait, in turn; light work does not; a stop frees a place."""
+    """Two heavy jobs run at once; others say that they wait. Light jobs do not wait. A stop makes room."""
     async with Manager.open(Store(tmp_path / "state"), 2) as manager:
         begun: list[str] = []
 
@@ -258,11 +258,11 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
 
 # The clock.
 
-SLACK_S = 15.0  # of a machine that is busy
+SLACK_S = 15.0  # allowance for a busy machine
 
 
 async def test_a_limit_stands_still_with_the_clock() -> None:
-    """A limit of 0.3 s that waited for 0.6 s ends after 0.9 s, and the wait is told apart."""
+    """A limit of 0.3 s ends after 0.9 s if 0.6 s were spent waiting, and the wait is reported."""
     clock, began = Clock(), time.monotonic()
     with clock.limit(0.3) as limit:
         with clock.blocked():
@@ -275,7 +275,7 @@ async def test_a_limit_stands_still_with_the_clock() -> None:
 
 
 def test_a_job_waits_when_none_of_its_children_works() -> None:
-    """One child that waits while another works, for the other's lease maybe, stops no budget."""
+    """The clock runs while one child works and another waits, perhaps for the lease of the first."""
     clock = Clock()
     with clock.child():
         with clock.child(), clock.blocked():

@@ -1,4 +1,4 @@
-"""Children: how their ends and output are read, and that none outlives its job or the server."""
+"""Child processes: how they ended, their output, and that none outlives its job or the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
 
 def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
-    """With and without the kernel's list of children the same processes are found."""
+    """The same processes are found with and without the kernel's list of children."""
     with subprocess.Popen(python(FAMILY, str(tmp_path / "pids"))) as child:
         pids = family(tmp_path / "pids")
         try:
@@ -36,7 +36,7 @@ def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 7, b"\0" * 7 + b"\x09/"])
 def test_server_that_dies_while_it_asks(sent: bytes) -> None:
-    """A request that is cut short starts nothing."""
+    """A request that is cut off starts nothing."""
     reading, writing = os.pipe()
     os.write(writing, sent)
     os.close(writing)
@@ -64,7 +64,7 @@ def test_server_that_dies_while_it_asks(sent: bytes) -> None:
 async def test_how_a_program_ended(
     tmp_path: Path, end: str, expected: tuple[str, int | None, str | None]
 ) -> None:
-    """Each way to end has its own name, and a return code only where the program gave one."""
+    """Each way to end has its own name. There is a return code only if the program exited."""
     done = await finish(tmp_path, ("sh", "-c", end))
     assert (done.ending, done.returncode, done.signal) == expected
     assert ("supervisor was killed" in done.note) == ("PPID" in end)
@@ -97,7 +97,7 @@ async def test_a_kill_by_the_kernel_needs_evidence(
     ending: str,
     noted: bool,
 ) -> None:
-    """SIGKILL alone is no proof of too little memory, and the kill of a descendant is a note."""
+    """SIGKILL alone does not prove that memory ran out. If a descendant was killed, a note says so."""
     (tmp_path / "cgroup").write_text(groups)
     counter = tmp_path / file
     counter.parent.mkdir(parents=True)
@@ -122,7 +122,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_killed_supervisor_takes_the_program_along(server: Server, tmp_path: Path) -> None:
-    """Even when the server cannot look after it, the program dies with its supervisor."""
+    """The program dies with its supervisor, even while the server is stopped."""
     program, grandchild = family(tmp_path / "pids")
     (supervisor,) = children_of(server.pid)
     server.send_signal(signal.SIGSTOP)
@@ -134,7 +134,7 @@ def test_killed_supervisor_takes_the_program_along(server: Server, tmp_path: Pat
 
 
 def test_killed_supervisor_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    """When the supervisor is killed the server finds the job's processes by their mark, in any session."""
+    """If the supervisor is killed, the server finds and ends the job's processes by their mark."""
     pids = family(tmp_path / "pids")
     (supervisor,) = children_of(server.pid)
     os.kill(supervisor, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_killed_supervisor_leaves_nothing(server: Server, tmp_path: Path) -> Non
 
 
 def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
-    """A line of one stream is not cut in two by the other stream."""
+    """Output of one stream does not cut a line of the other."""
     file = BoundedFile(tmp_path / "log")
     joined = InOrder(file)
     for stream, data in [
@@ -159,7 +159,7 @@ def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
 
 
 async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that prints without end costs no more than the limits on disk, and little memory."""
+    """Endless output is limited on disk, and needs little memory."""
     monkeypatch.setattr(BoundedFile.__init__, "__defaults__", (1 << 20, 1 << 20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = 64 << 20
@@ -171,13 +171,13 @@ async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: 
                 capture.started()
                 await anyio.to_thread.run_sync(child.wait)
     (left_out,) = re.findall(rb"\[(\d+) bytes left out here\]", (tmp_path / "output.log").read_bytes())
-    assert 0 <= int(left_out) - (size - (2 << 20)) <= 16  # up to one line more, for whole lines
+    assert 0 <= int(left_out) - (size - (2 << 20)) <= 16  # up to one line more, so that only whole lines stay
     assert (tmp_path / "output.log").stat().st_size < (2 << 20) + 100
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10  # KiB
 
 
 async def test_reading_ends_although_a_pipe_is_held(tmp_path: Path) -> None:
-    """A process out of reach that keeps the pipe open cannot hold the result back."""
+    """A process that cannot be killed and keeps the pipe open does not delay the result."""
     with Capture(tmp_path) as capture, anyio.fail_after(60):
         os.write(capture.stdout, b"said\n")
         async with anyio.create_task_group() as tasks:
@@ -201,5 +201,5 @@ async def test_reading_ends_although_a_pipe_is_held(tmp_path: Path) -> None:
     ],
 )
 def test_clean(raw: str, shown: str) -> None:
-    """Escapes, control characters and invisible characters go, text stays."""
+    """Escapes, control characters and invisible characters are removed; other text stays."""
     assert clean(raw) == shown

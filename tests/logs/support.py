@@ -1,4 +1,4 @@
-"""What the tests of the parsers share: recordings, and gold facts of logs."""
+"""Helpers for tests of the log readers: recordings, and expected facts of logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lines_of(name: str) -> Iterator[str]:
 
 
 def read(*lines: str) -> Any:
-    """Facts of a made-up log."""
+    """Read a log with these lines."""
     return read_log(lines)
 
 
@@ -33,7 +33,7 @@ def read_sanitizer(lines: Iterable[str], on_program: Callable[[str], None] | Non
 
 
 def digest(facts: Any) -> dict[str, Any]:
-    """What a gold file holds of a log."""
+    """Return the facts of a log that a gold file has."""
     root = facts.root
     return {
         "root": root.family.id if root else None,
@@ -50,7 +50,7 @@ def digest(facts: Any) -> dict[str, Any]:
 
 
 def gold() -> dict[str, Any]:
-    """The expected digests, by file name. What a row leaves out is as in an empty log."""
+    """Return the expected digests by file name. Fields that a row omits are as in an empty log."""
     nothing = digest(read_log(()))
     rows = json.loads(GOLD.read_text(encoding="utf-8"))
     return {name: {**nothing, **row} for name, row in rows.items()}

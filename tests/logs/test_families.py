@@ -1,4 +1,4 @@
-"""The table of error families, and recorded texts against it."""
+"""The table of error families, tested on recorded texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MATCHED = [family for family in FAMILIES if family.patterns]
 
 @pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
 def test_example_is_found(family: Family) -> None:
-    """The first row of the table that matches its example is the family; the fast search offers it, too."""
+    """A family is the first that matches its own example, and the fast search suggests it for the example."""
     found = find_family(family.example)
     assert found is not None and found[0] is family
     assert family in look([read_line(family.example, 1)])[0].families
@@ -42,7 +42,7 @@ def test_example_is_found(family: Family) -> None:
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_matches_hold_a_required_text(family: Family, data: st.DataObject) -> None:
-    """Whatever a pattern matches holds one of the texts by which the fast search looks for it."""
+    """Every match of a pattern contains one of the texts with which the fast search looks for it."""
     for pattern in family.patterns:
         hints = literals(pattern.pattern)
         found = pattern.search(data.draw(st.from_regex(pattern)))
@@ -51,7 +51,7 @@ def test_matches_hold_a_required_text(family: Family, data: st.DataObject) -> No
 
 
 def begins_anew(items: Iterable[Any]) -> bool:
-    """Whether a pattern can begin at every character of one word, and then reads it to its end each time."""
+    """Whether the pattern can start at every character of a word and read to its end: quadratic time."""
     for kind, value in items:
         if kind is sre.SUBPATTERN:
             return begins_anew(value[-1])
@@ -69,7 +69,7 @@ def begins_anew(items: Iterable[Any]) -> bool:
 
 @pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
 def test_long_words_take_no_longer_than_short_ones(family: Family) -> None:
-    """No pattern begins with a repetition that may start anywhere: it would square the length of a word."""
+    """No pattern begins with a repetition that can start anywhere: long words would take quadratic time."""
     assert [p.pattern for p in family.patterns if begins_anew(re._parser.parse(p.pattern))] == []  # type: ignore[attr-defined]
 
 
@@ -85,7 +85,7 @@ def test_every_category_but_silent_ones_has_a_family() -> None:
 
 
 def test_decided_texts_say_what_they_do_not_prove() -> None:
-    """A family of several candidates that claims to be a cause says what it leaves open."""
+    """A call-time family that claims a cause but has several candidates says what it does not prove."""
     causes = [f for f in FAMILIES if f.rank == Rank.CAUSE and f.stage == "call" and len(f.candidates) > 2]
     open_ends = {f.id for f in causes if not f.not_proven}
     assert open_ends <= {"device_assert", "runtime_assert", "address_sanitizer", "sanitizer_uninitialised"}
@@ -93,7 +93,7 @@ def test_decided_texts_say_what_they_do_not_prove() -> None:
 
 @pytest.mark.parametrize(("text", "family", "category"), TEXTS, ids=[text[:50] for text, _, _ in TEXTS])
 def test_known_text(text: str, family: str, category: str) -> None:
-    """A text that torch, CUDA or a tool is known to print gets its family and its likeliest category."""
+    """A text that torch, CUDA or a tool prints gets its family and its likeliest category."""
     root = read(text).root
     assert root is not None
     assert (root.family.id, root.candidates[0]) == (family, category)
@@ -112,13 +112,13 @@ def root(log: Path) -> Any:
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_a_fault_has_one_family_in_every_release(log: Path) -> None:
-    """Wording and place of a text differ between releases, what it is read as does not."""
+    """The wording of an error differs between releases; its family does not."""
     assert root(log).family.id in EXPECTED[log.name.partition(".")[0]][0].split()
 
 
 @pytest.mark.parametrize("release", ["2.8", "2.14"])
 def test_an_operators_exception_is_read_where_its_error_is_not_checked(release: str) -> None:
-    """Up to 2.12 the exception is a line of the log; the call goes on, and what comes of it follows."""
+    """Up to torch 2.12, the exception is only a line in the log, and the call continues to other errors."""
     found = root(RECORDINGS / "releases" / f"operator_raises.torch-{release}.txt")
     assert (found.candidates[0], found.fields["at_function"]) == ("custom_op", "refuse")
     assert "no value below one is allowed" in found.text

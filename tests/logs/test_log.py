@@ -1,4 +1,4 @@
-"""Reading logs: the root error, where it points, facts on other lines, and logs as files."""
+"""Reading logs: the root error and its location, other facts, and logs as files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ TRACEBACK = (
 
 @pytest.mark.parametrize("name", sorted(gold()))
 def test_recording(name: str) -> None:
-    """A recorded log is read as the gold file says."""
+    """The facts of a recorded log equal the gold file."""
     assert digest(read_log(lines_of(name))) == gold()[name]
 
 
 @pytest.mark.parametrize("case", LOGS, ids=lambda case: case["root"])
 def test_root_is_the_cause(case: dict[str, Any]) -> None:
-    """Of several errors the one that explains the others is the root; they narrow its candidates.
+    """The error that explains the others is the root, and the others narrow its candidates.
 
-    Of equal ones it is that of the traceback that ended the program. A status takes its candidates from the
-    teardown, a size assertion from the operator that it names; a check is told from a mistake of the script.
+    Of several errors of one rank, the root is in the traceback that ended the program. The CUDA status at
+    teardown narrows the candidates, and so does the operator that a size assertion names. A failed check of
+    the program is distinguished from a mistake in the script.
     """
     root = read(*case["lines"]).root
     assert root is not None and root.family.id == case["root"]
@@ -63,7 +64,7 @@ def test_code_in_tracebacks_is_no_error() -> None:
 
 
 def test_crash_in_load_constants() -> None:
-    """The stack that faulthandler prints puts the stage's category first."""
+    """faulthandler's stack moves the category of the stage (an update of constants) to the front."""
     facts = read(
         "Fatal Python error: Segmentation fault",
         "",
@@ -77,7 +78,7 @@ def test_crash_in_load_constants() -> None:
 
 
 def test_ranks_are_told_apart() -> None:
-    """Interleaved processes keep their own tracebacks."""
+    """Tracebacks of interleaved processes stay separate."""
     lines = []
     for text in (*TRACEBACK, "RuntimeError: Constant not found: a"):
         lines += [f"[rank0]: {text}", f"[rank1]: {text.replace('serve', 'other')}"]
@@ -101,7 +102,7 @@ def test_ranks_are_told_apart() -> None:
     ids=["without its head", "indented", "of a server", "of a journal", "of a container runtime"],
 )
 def test_frames_of_a_pasted_traceback(lines: list[str]) -> None:
-    """A traceback is read without its first line, indented, or behind the prefixes of a server."""
+    """A traceback is read even without its first line, if indented, or behind the prefixes of a server."""
     before = lines[-1].partition("flat_outputs")[0].removesuffix("    ")
     facts = read(*lines, f"{before}RuntimeError: expected inputs vector size to be 2, but got 1")
     assert [(frame.line, frame.code) for frame in facts.frames] == [(12, "main()"), (9, "y = runner(x)")]
@@ -109,13 +110,13 @@ def test_frames_of_a_pasted_traceback(lines: list[str]) -> None:
 
 
 def test_frames_without_a_head_need_the_name_of_an_exception() -> None:
-    """A stack that was printed for another reason makes no exception of the next word."""
+    """A stack printed for another reason does not make an exception of the next word."""
     facts = read("Created at:", TRACEBACK[1], TRACEBACK[2], "Done", *["step"] * 9, "Ready: yes")
     assert facts.exceptions == () and facts.truncated == ""
 
 
 def test_late_cause_finds_room() -> None:
-    """A cause is kept although the list of errors is full of lesser ones."""
+    """A cause is kept even if the list of errors is full of less important ones."""
     lines = [f"ValueError: number {number} is odd" for number in range(MAX_ERRORS * 2)]
     facts = read(*lines, ASSERT.format(1))
     assert facts.root is not None and facts.root.family.id == "device_assert_index"
@@ -131,7 +132,7 @@ LAST = "RuntimeError: index out of bounds: 0 <= tmp4 < 32L\n"
 
 
 def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:
-    """Errors of the beginning and of the end are found with their true lines; what was left out is said."""
+    """Errors at both ends are found with their line numbers, and `truncated` says what was not read."""
     path = tmp_path / "run.log"
     path.write_text(FIRST + "step\n" * 500_000 + LAST)
     facts = read_log_file(path, head=1000, tail=1000)
@@ -146,7 +147,7 @@ def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:
 
 @given(before=st.integers(0, 300_000), after=st.integers(0, 300_000))
 def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int) -> None:
-    """With the number of its line, wherever it is between the two ends that are read whole."""
+    """An error between the two ends that are read completely is found, with its line number."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.log"
         path.write_text("step\n" * (before + 500) + LAST + "step\n" * (after + 500))
@@ -176,14 +177,14 @@ def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int)
     ],
 )
 def test_prefixes(raw: str, process: str, text: str) -> None:
-    """Prefixes of launchers and loggers are told from the text."""
+    """Prefixes of launchers and loggers are separated from the text."""
     line = read_line(raw, 1)
     assert (line.process, line.text) == (process, text)
 
 
 # Logs of several ranks.
 
-# As torchrun 2.13 printed it; rank 0 was told to end since rank 1 had failed.
+# Printed by torchrun 2.13. Rank 0 was stopped because rank 1 had failed.
 TORCHRUN = """\
 [default1]:RuntimeError: boom
 W1121 03:42:52.624000 1048 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 1091 closing signal SIGTERM
@@ -193,7 +194,7 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 1)
 """  # noqa: E501
 
-# As srun 22.05 printed it, without --label and with --kill-on-bad-exit.
+# Printed by srun 22.05 without --label and with --kill-on-bad-exit.
 STOPPED = """\
 srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
 slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-21T03:21:17 ***
@@ -213,13 +214,13 @@ srun: error: n2: task 1: Exited with exit code 1
     ],
 )
 def test_the_rank_that_failed_first(text: str, rank: str, how: str) -> None:
-    """A rank that was stopped for the failure of another is not the one, unless there is no other."""
+    """A rank that was stopped because another failed is named only if there is no other."""
     first = read_launcher(text.splitlines()).first
     assert first is not None and (first.rank, first.how) == (rank, how)
 
 
 def test_a_rank_cannot_speak_for_the_launcher() -> None:
-    """Lines with a rank before them are the program's, whatever they say."""
+    """A line with a rank prefix belongs to the program, even if it looks like one of the launcher."""
     words = read_launcher(
         ["1: srun: error: n1: task 0: Killed", "0: srun: error: Unable to allocate resources"]
     )
@@ -241,13 +242,13 @@ def test_a_rank_cannot_speak_for_the_launcher() -> None:
     ],
 )
 def test_a_launcher_that_started_nothing(text: str, waiting: bool, refused: bool) -> None:
-    """It was refused its resources or waits for them; not so once a rank ran."""
+    """Resources were refused, or are waited for; neither is reported once a rank has run."""
     words = read_launcher(text.splitlines())
     assert (words.waiting, bool(words.refused)) == (waiting, refused)
 
 
 def test_the_log_of_one_process() -> None:
-    """Errors of the others are left out, and lines keep their numbers."""
+    """Errors of other processes are left out, and line numbers stay the same."""
     lines = [
         "0: RuntimeError: CUDA error: out of memory",
         "1: one",

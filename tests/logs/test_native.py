@@ -14,7 +14,7 @@ from tests.recorded import RECORDINGS
 
 
 def test_illegal_access_takes_the_exact_line() -> None:
-    """The line is that of $errorpc, not of frame #0, with the whole path of the frame, block and thread."""
+    """The line comes from $errorpc and not from frame #0; the frame adds the full path, block and thread."""
     dump = read_cuda_gdb(lines_of("ima-user-triton.cuda-gdb.txt"))
     assert dump is not None
     assert (dump.kind, dump.text) == ("invalid_access", "Warp Illegal Address")
@@ -24,7 +24,7 @@ def test_illegal_access_takes_the_exact_line() -> None:
 
 
 def test_heap_overflow() -> None:
-    """AddressSanitizer's report gives access and kernel; the stack of the allocation is left out."""
+    """AddressSanitizer's report gives access and kernel, without the stack of the allocation."""
     (error,) = read_native(lines_of("heap-overflow.asan.txt")).errors
     assert (error.tool, error.kind) == ("asan", "invalid_access")
     assert (error.text, error.direction, error.size) == ("heap-buffer-overflow", "read", 4)
@@ -33,7 +33,7 @@ def test_heap_overflow() -> None:
 
 
 def test_the_stack_after_a_runtime_error_names_its_function() -> None:
-    """`print_stacktrace=1` adds frames: the first is the function of the line before them."""
+    """With `print_stacktrace=1`, the first frame gives the function of the line that was reported."""
     (error,) = read_native(lines_of("index-overflow.ubsan.txt")).errors
     assert (error.tool, error.kind) == ("ubsan", "undefined")
     assert error.frames[0].function == "cpp_fused_embedding_0"
@@ -44,7 +44,7 @@ def test_the_stack_after_a_runtime_error_names_its_function() -> None:
 
 
 def test_debugger_backtrace() -> None:
-    """gdb's backtrace gives signal and frames, arguments left out."""
+    """gdb's backtrace gives the signal and the frames, without arguments."""
     report = read_native(lines_of("null-read.gdb.txt"))
     assert report.signal == "SIGSEGV"
     assert [(frame.function, frame.line) for frame in report.backtrace] == [
@@ -54,7 +54,7 @@ def test_debugger_backtrace() -> None:
 
 
 def test_frames_of_a_package_are_generated() -> None:
-    """A signal's report says read or write, and which frames are code of the package."""
+    """A report of a signal says whether it was a read or write, and which frames are code of the package."""
     lines = [
         "==1==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000000 (pc 0x1 bp 0x2 sp 0x3 T0)",
         "==1==The signal is caused by a READ memory access.",
@@ -82,7 +82,7 @@ def test_frames_of_a_package_are_generated() -> None:
 def test_recorded_access(
     name: str, kernel: str, line: int, direction: str, size: int, errors: int | None, launch: int
 ) -> None:
-    """A recorded report gives one site with kernel, line, access, count and launch."""
+    """A recorded report gives one site, with kernel, line, access, count and launch."""
     report = read_sanitizer(lines_of(f"{name}.memcheck.txt"))
     (site,) = report.sites
     assert (site.kernel, site.line, site.direction, site.size) == (kernel, line, direction, size)
@@ -91,7 +91,7 @@ def test_recorded_access(
 
 
 def test_a_recorded_race() -> None:
-    """racecheck: kernel and line of the write, the read in the text, hazards as the count of errors."""
+    """racecheck: kernel and line of the write; the text has the read. `errors` counts hazards."""
     report = read_sanitizer_file(RECORDINGS / "shared-race.racecheck.txt")
     (site,) = report.faults
     assert (site.kind, site.kernel, site.line) == ("race", "neighbour_kernel", 5)
@@ -109,7 +109,7 @@ def test_a_recorded_barrier() -> None:
 
 
 def test_a_recorded_uninitialised_read() -> None:
-    """initcheck: the reader, the address and the launch."""
+    """initcheck: the kernel that reads, the address and the launch."""
     (text,) = read_sanitizer_file(RECORDINGS / "uninitialised.initcheck.txt").faults
     assert (text.kind, text.kernel, text.line) == ("uninitialised", "triton_poi_fused_cos_1", 23)
     assert (text.address, text.size, text.launch_offset) == (0x7FD686800300, 4, 0x1C409)
@@ -137,12 +137,12 @@ BLOCK = (
 
 
 def block(when: str, argument: str, value: str, kernel: str = "k_0") -> list[str]:
-    """One block as level 2 prints it."""
+    """Return a block as level 2 prints it."""
     return [line.format(when=when, kernel=kernel, argument=argument, value=value) for line in BLOCK]
 
 
 def test_the_first_value_that_is_not_finite_is_named() -> None:
-    """With its buffer and launch; an output before its launch is noise, whatever it holds."""
+    """Its buffer and launch are named. An output printed before its launch is ignored as noise."""
     lines = block("before_launch", "buf1", "nan") + block("after_launch", "buf1", "2")
     assert "all finite" in read_printout(lines)
     bad = block("after_launch", "buf2", "-inf", "k_7")
@@ -150,7 +150,7 @@ def test_the_first_value_that_is_not_finite_is_named() -> None:
 
 
 def test_a_scalar_before_a_tensor_shares_its_line() -> None:
-    """The literal backslash-n after a scalar does not hide the header that follows on the same line."""
+    """A header is found even if a scalar and a literal backslash-n come before it on the line."""
     names = ("s77: 12  ]", "c: -3  ]", "arg0_1  ]:")
     line = r"\n".join(f"[  before_launch - k_0 - {name}" for name in names)
     (record,) = printed_tensors([line, "Min value: nan", "Number of elements: 1"])

@@ -1,4 +1,4 @@
-"""What the place of an exception, and the lines around it, say about its cause."""
+"""Where an exception was raised, and what the lines around it say about its cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = ("/app/serve.py", "main", "runner(x)")
 
 
 def read(text: str, *frames: tuple[str, str, str], before: str = "") -> Any:
-    """The log of a traceback through these frames that ends in `text`."""
+    """Read the log of a traceback with these frames that ends in `text`."""
     places = [f'  File "{file}", line 7, in {name}\n    {code}' for file, name, code in frames]
     lines = "\n".join([before, "Traceback (most recent call last):", *places, text])
     return read_log(lines.splitlines())
@@ -52,32 +52,32 @@ NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long a
 @pytest.mark.parametrize(
     ("text", "frames", "first"),
     [
-        # inside a package call it is an operator's, below a compile the compiler's, else the script's
+        # inside a package call: the operator; inside a compile: the compiler; else the script
         (ODD, (OWN, CALL), "operator_refused input_mismatch"),
         (ODD, (OWN, CALL, OWN), "operator_raised custom_op"),
         (ODD, (OWN,), "script_exception script_error"),
         (ODD, (OWN, COMPILE, PYTREE), "compiler_exception compile_failure"),
-        # below os.environ or the compiler it is the environment's, in a line of the script its own
+        # raised in os.environ or in the compiler: the environment; in a line of the script: the script
         ("KeyError: 'MODEL_DIR'", (OWN, ("<frozen os>", "__getitem__", "")), "environment"),
         ("KeyError: 'MODEL_DIR'", (OWN, OWN), "script_error"),
         (f"{ERRNO_2}'/scratch/x'", (OWN, COMPILE), "environment"),
         (f"{ERRNO_2}'words.txt'", (OWN, OWN), "script_error"),
         ("made.up.BadBatch", (OWN, OWN), "script_error"),
-        # what the compiler wraps decides, not the wrapper
+        # the wrapped exception decides, and not the wrapper
         (f"{WRAPPED}NotADirectoryError: [Errno 20] Not a directory: '/c/x'", (OWN, COMPILE), "environment"),
         (f"{WRAPPED}OSError: [Errno 28] No space left on device", (OWN, COMPILE), "environment"),
         (f"{WRAPPED}MemoryError", (OWN, COMPILE), "out_of_memory"),
-        # frames of C++ show a call where the program runs torch's loader itself
+        # C++ frames show a call if the program runs torch's loader directly
         (NO_MATCH + RAISED, (OWN,), "script_error"),
         (NO_MATCH + RAISED + IN_CPP, (OWN,), "input_mismatch"),
         (ODD + RAISED, (OWN,), "script_error"),
         (ODD + RAISED + IN_CPP, (OWN,), "input_mismatch"),
-        # the frames of our own hook are nobody's, and a line that loads a package has C++ below it
+        # frames of the capture hook are ignored; the line that loads a package decides
         (f"{UNPACKING}write callback failed", (LOADING, HOOK), "environment"),
         (f"{UNPACKING}CRC-32 check failed", (LOADING, HOOK), "invalid_package"),
         (ODD, (LOADING, HOOK), "invalid_package"),
         (ODD, (LOADING,), "invalid_package"),
-        # unless Python refused the arguments before the call
+        # except if Python refused the arguments before the call
         (
             "TypeError: aoti_load_package() got an unexpected keyword argument 'runners'",
             (LOAD_WRONGLY,),
@@ -89,7 +89,7 @@ NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long a
 def test_the_place_of_an_exception_decides(
     text: str, frames: tuple[tuple[str, str, str], ...], first: str
 ) -> None:
-    """The first candidate of the root, in some rows after its family."""
+    """The first candidate of the root is as expected, or its family and first candidate."""
     root = root_of(read(text, *frames))
     assert first in (root.candidates[0], f"{root.family.id} {root.candidates[0]}")
     assert not {LOADING, HOOK} & {*frames} or "script_error" not in root.candidates
@@ -128,7 +128,7 @@ MISSING = "RuntimeError: Failed to find a generated cpp file or so file for mode
     ],
 )
 def test_the_members_of_an_archive_tell_what_it_is(members: list[str], family: str) -> None:
-    """Exported programs, tensors and a zipped package are no models; one of other models lacks the name."""
+    """Exported programs, tensors and zipped packages are not models. An archive may have other models."""
     root = read(MISSING + "\n\nThe following files were found:\n" + "\n".join(members), OWN).root
     assert root is not None and (root.family.id, root.category) == (family, "invalid_package")
 
@@ -139,7 +139,7 @@ NO_FILES = (
 
 
 def test_a_package_that_cannot_be_opened() -> None:
-    """It may be missing or unreadable; where the process has no files left, that is the cause."""
+    """The package may be missing or unreadable. If the process had too many open files, that is the cause."""
     text = "RuntimeError: Failed to initialize zip archive: file open failed"
     assert root_of(read(text, OWN)).candidates == ("invalid_package", "environment")
     full = root_of(read(text + "\n" + NO_FILES, OWN))
@@ -151,7 +151,7 @@ COMMAND = "/opt/company-g++ /tmp/header.hpp -D TORCH_INDUCTOR_CPP_WRAPPER -D STA
 
 @pytest.mark.parametrize(("header", "blind"), [("array", "/opt/company-g++"), ("omp.h", None)])
 def test_a_compiler_without_its_own_library(header: str, blind: str | None) -> None:
-    """Where a header of the C++ library is missing, the compiler of the command line is to blame."""
+    """If a header of the C++ library is missing, the compiler of the command line is to blame."""
     lines = [COMMAND, "", "Output:", f"/v/common.h:4:10: fatal error: {header}: No such file or directory"]
     root = read_log(["torch._inductor.exc.InductorError: CppCompileError: C++ compile error", *lines]).root
     assert root is not None and (root.family.id, root.fields.get("blind")) == ("cpp_header", blind)
@@ -179,9 +179,9 @@ LATER = ("/app/serve.py", "check", 'raise BuildError("too far off")')
     ],
 )
 def test_a_raise_that_passes_an_error_on(between: str, frame: tuple[str, str, str], family: str) -> None:
-    """It tells of the error that it was raised from, or in whose handler it stands: no check failed.
+    """A `raise` from another error, or in its handler, reports that error and is not a failed check.
 
-    A check that fails later, in what was done instead, is one.
+    A check that fails later, in the fallback, is a failed check.
     """
     lines = [f'  File "{f}", line 7, in {n}\n    {c}' for f, n, c in (BUILD, BUILDER)]
     first = "\n".join(["Traceback (most recent call last):", *lines, UNKNOWN, between])

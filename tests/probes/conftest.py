@@ -1,4 +1,4 @@
-"""Fixtures: packages of the zoo rebuilt with probes, once a session and cached between sessions."""
+"""Fixtures: zoo packages rebuilt with probes, once per session and cached between sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache() -> Cache:
 
 @pytest.fixture(scope="session")
 def rebuild(zoo: ZooPackage, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
-    """`rebuild(name, options)`: the instrumented package of a zoo model."""
+    """Return `rebuild(name, options)`, which gives the instrumented package of a zoo model."""
 
     def make(name: str, options: Options = Options()) -> Instrumented:  # noqa: B008 - frozen
         context = Context(tmp_path_factory.mktemp("rebuild"), Path(sys.executable))

@@ -1,7 +1,7 @@
-"""Child of the tests: run packages and say what they returned. `python -m tests.probes.pairs FILE`.
+"""A child process of the tests that compares packages: `python -m tests.probes.pairs FILE`.
 
-FILE holds `[{"original": path, "rebuilt": path, "inputs": path}]`; prints a list of booleans: whether all
-outputs and the inputs afterwards are bit-identical over three calls.
+FILE holds `[{"original": path, "rebuilt": path, "inputs": path}]`. Prints a list of booleans: whether all
+outputs, and the inputs afterwards, are bit-identical over three calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tests.zoo.models  # noqa: F401 - registers the custom op
 
 
 def outputs(package: str, inputs: str, device: str) -> list[torch.Tensor]:
-    """Outputs of three calls, each followed by the inputs as the call left them."""
+    """Return the outputs of three calls, each followed by its inputs as the call left them."""
     loader = torch._C._aoti.AOTIModelPackageLoader(package, "model", False, 1, -1)
     found = []
     for _ in range(3):
@@ -26,13 +26,13 @@ def outputs(package: str, inputs: str, device: str) -> list[torch.Tensor]:
 
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal bit by bit: NaN equals NaN, and 0.0 does not equal -0.0."""
+    """Whether the tensors are equal bit by bit: NaN equals NaN, and 0.0 does not equal -0.0."""
     same = (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
     return same and raw(a).equal(raw(b))
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of the values in logical order."""
+    """Return the bytes of the values in logical order."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Recorded commands become safe argument lists; rebuilds are shared and stay below the cap."""
+"""Recorded compile commands become safe argument lists, and rebuilds are shared."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_flags_that_could_run_or_load_something_never_reach_the_compiler(word: s
 
 
 def test_what_is_not_there_is_a_problem_with_a_way_out() -> None:
-    """A compiler on PATH, and a command in the wrapper: the error names what is allowed or the next call."""
+    """Without a compiler or a recorded command, the error says what is allowed or what to call next."""
     with pytest.raises(ProblemError) as caught:
         choose_compiler([], {**os.environ, "CXX": "no-such-compiler-g++", "PATH": "/no/such/directory"})
     assert caught.value.allowed and caught.value.next_call
@@ -83,13 +83,13 @@ COMPILER = shutil.which("g++")
 
 
 def rebuilt(package: Path, context: Context, directory: Path) -> Instrumented:
-    """With an empty cache."""
+    """Rebuild a package with an empty cache."""
     return anyio.run(lambda: instrument(package, Options(), context, cache=Cache(directory / "cache")))
 
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without a compiler; gives the directory that PATH names."""
+    """Hide all compilers, and return the only directory on PATH."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
@@ -114,7 +114,7 @@ def program(path: Path, text: str) -> None:
 def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
     cxx: str, chosen: str, tmp_path: Path
 ) -> None:
-    """$CXX as for torch; a path that names nothing does not stop a rebuild that g++ can do."""
+    """$CXX is preferred, as in torch. If it does not exist, g++ is used."""
     assert COMPILER is not None
     (tmp_path / "my-compiler").symlink_to(COMPILER)
     environ = {**os.environ, "CXX": cxx.format(tmp_path)}
@@ -125,18 +125,18 @@ def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
 def test_no_compiler_is_a_reason_and_no_crash(
     zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
 ) -> None:
-    """The problem names what was looked for and what works without it; no half-built entry stays."""
+    """The error says what was looked for and what works without it. No incomplete cache entry is left."""
     with pytest.raises(ProblemError, match=r"no C\+\+ compiler") as caught:
         rebuilt(zoo("ranker"), context, tmp_path)
     workload = PackageWorkload(package=zoo("ranker"), inputs=zoo("ranker").with_name("ranker.inputs.pt"))
-    with pytest.raises(ProblemError, match="no C"):  # without probes there is no journal: no empty trace
+    with pytest.raises(ProblemError, match="no C"):  # without probes there is no journal
         anyio.run(partial(trace_launches, context, workload, cache=Cache(tmp_path / "cache")))
     assert caught.value.allowed and caught.value.next_call
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
-# Keeps the words of each call and a variable of the workload. It compiles nothing, to be quick, and refuses
-# to link only: a refused compile would stop the one beside it, perhaps before it was called.
+# Records the words of each call and a variable of the workload. It compiles nothing, to be quick. Only
+# linking fails: a failed compile would cancel the one that runs in parallel, perhaps before its call.
 RECORDING = """#!/bin/sh
 echo "$WORKLOAD $*" >> {calls}
 case "$*" in
@@ -150,7 +150,7 @@ exit 1
 
 @pytest.mark.slow
 def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_path: Path) -> None:
-    """CXX and PATH of the workload decide, not those of the server, and the compiler sees its variables."""
+    """CXX and PATH of the workload count, not those of the server, and the compiler sees its variables."""
     assert COMPILER is not None
     programs, calls = tmp_path / "programs", tmp_path / "calls"
     programs.mkdir()
@@ -170,7 +170,7 @@ def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_p
 KEY, OTHER = "a" * 64, "b" * 64
 
 
-# Keeps the source of each compile, and makes an empty object of it after a while: quick, and real to link.
+# Records the source of each compile, and after a while writes an empty object, which can be linked.
 EMPTY = """#!/bin/sh
 for word; do case "$word" in *.cpp) source=$word;; esac; target=$word; done
 case " $* " in *" -c "*) echo "$source" >> {calls}; sleep 0.3; exec {compiler} -x c++ -c /dev/null -o "$target";; esac
@@ -179,13 +179,13 @@ exec {compiler} "$@"
 
 
 async def traced(state: Path, arguments: dict[str, Any], found: list[str], **env: str) -> None:
-    """Ask a server of its own for the rebuilt package, which it hands back since there are no inputs."""
+    """Ask a new server for the rebuilt package, which it returns because there are no inputs."""
     async with Client(real_server(state, **env)) as client:
         found.append(data_of(await client.call_tool("trace_launches", arguments))["package"])
 
 
 def test_one_builds_and_the_other_waits(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Each source is compiled once, both get the same package, and nothing unfinished is left."""
+    """Each source is compiled once, both get the same package, and nothing incomplete is left."""
     compiler, calls, cache = tmp_path / "own-g++", tmp_path / "calls", tmp_path / "cache"
     compiler.write_text(EMPTY.format(calls=calls, compiler=shutil.which("g++")))
     compiler.chmod(0o755)
@@ -220,7 +220,7 @@ anyio.run(lambda: instrument(package, Options(), Context(work, Path(sys.executab
 
 
 def processes_below(directory: Path) -> list[str]:
-    """Command names of the processes whose working directory lies below `directory`."""
+    """Return the command names of processes whose working directory is below `directory`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -241,8 +241,7 @@ def wait(until: Callable[[], bool], seconds: float) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rebuild_leaves_no_compiler_and_no_entry(zoo: ZooPackage, tmp_path: Path) -> None:
-    """SIGKILL at a random moment of the compile: its compilers end within seconds, and the next user of the
-    cache finds neither an entry nor the half-built one."""
+    """After SIGKILL at a random moment, compilers end within seconds, and the cache has no entry."""
     root = tmp_path / "cache"
     argv = [sys.executable, "-c", BUILD, str(zoo("ranker")), str(root), str(tmp_path)]
     builder = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A C++ host without Python gets the journal too, and a journal can be read wherever it ends."""
+"""A C++ host without Python also writes the journal, and a journal can be read wherever it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host() -> Path:
 def run_host(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context, mode: str
 ) -> tuple[subprocess.CompletedProcess[str], Any]:
-    """Run the package that `trace_launches` hands back, in the environment that it names."""
+    """Run the package that `trace_launches` returns, in the environment that it names."""
     workload = PackageWorkload(package=zoo("ranker"))
     prepared = anyio.run(lambda: trace_launches(context, workload, cache=cache))
     assert prepared.how == "not_run"
@@ -54,7 +54,7 @@ def run_host(
 def test_a_host_without_python_writes_the_journal(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context
 ) -> None:
-    """All five launches with their arguments, in a process that has no interpreter."""
+    """A process without an interpreter writes all five launches with their arguments."""
     with host.open("rb") as file:
         needed = [tag.needed for tag in ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
     assert "libtorch_cpu.so" in needed and not [name for name in needed if "python" in name]
@@ -69,7 +69,7 @@ def test_a_host_without_python_writes_the_journal(
 def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context
 ) -> None:
-    """The journal ends inside the first launch; the input that may not be read is its first argument."""
+    """The journal ends inside the first launch, whose first argument is the input that cannot be read."""
     done, journal = run_host(host, zoo, cache, context, "unmapped")
     ending = journal.ending
     assert done.returncode == -signal.SIGSEGV and ending.how == "died"
@@ -89,7 +89,7 @@ def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
 def test_the_package_among_the_arguments_of_a_host_is_read(
     host: Path, zoo: ZooPackage, tmp_path: Path, mode: str, category: str, confidence: str, named: str
 ) -> None:
-    """The recorder keeps the host's call, and a replay proves it; memory that is gone cannot be replayed."""
+    """The recorder keeps the host's call, and a replay proves the fault, except if the memory is unmapped."""
     argv = [str(host), str(zoo("ranker")), mode]
     found = verdict(tmp_path, CommandWorkload(argv=argv, cwd=tmp_path))
     assert (found.outcome, found.category, found.confidence) == ("fault", category, confidence)
@@ -106,8 +106,9 @@ def read(name: str) -> str:
 
 
 def test_a_journal_written_with_another_torch_reads_the_same() -> None:
-    """The `branch` of the zoo, recorded by benchmarks.releases: the launches of the side taken, each
-    tensor described although torch 2.8 has no function that tells whether it is defined."""
+    """The `branch` model of the zoo, recorded by benchmarks.releases: only launches of the branch taken, with
+    all tensors described, although torch 2.8 has no function that says whether a tensor is defined.
+    """
     journal = read_journal(read("branch.torch-2.8.jsonl").splitlines())
     assert journal.cut_lines == 0 and journal.ending.how == "returned"
     first = [launch.arguments[0].name for launch in journal.launches]
@@ -118,9 +119,9 @@ def test_a_journal_written_with_another_torch_reads_the_same() -> None:
 
 
 def test_the_ending_is_the_launch_that_did_not_come_back() -> None:
-    """A journal that is cut after a launch's beginning died during it; a call that threw is no death.
+    """A journal cut during a launch means that the process died in it; an exception is not a death.
 
-    The fault line written by the synchronous mode closes the launch with the device's text.
+    The fault line of the synchronous mode ends the launch, with the device's error.
     """
     lines = read("branch.torch-2.8.jsonl").splitlines()
     begun = max(i for i, line in enumerate(lines) if '"phase":"before"' in line)

@@ -1,6 +1,6 @@
-"""Packages of every layout and of unusual form can be rebuilt: several models, a directory, folded constants.
+"""Packages of every layout and unusual form can be rebuilt: several models, a directory, folded constants.
 
-A compile of a form takes ten seconds: AOTI_DEBUG_THOROUGH=1 tries them.
+Each form takes ten seconds to compile: only AOTI_DEBUG_THOROUGH=1 tries them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rebuilt(package: Path, context: Context, cache: Cache) -> Instrumented:
 
 
 def total(context: Context, package: Path, model: str, inputs: Path) -> float:
-    """The sum of a model's first output."""
+    """Return the sum of a model's first output."""
     argv = (sys.executable, "-W", "ignore", "-c", CALL, str(package), model, str(inputs))
     finished = anyio.run(lambda: context.run(Command(argv, context.directory), f"call-{model}"))
     assert finished.ok, finished.stderr.read_text()
@@ -56,7 +56,7 @@ def total(context: Context, package: Path, model: str, inputs: Path) -> float:
 
 
 def two_models(first: Path, second: Path, target: Path) -> Path:
-    """One archive with both packages' models, `model` and `other`."""
+    """Write an archive with the models of both packages, as `model` and `other`."""
     members = members_of(first)
     top = next(iter(members)).partition("/")[0]
     for name, data in members_of(second).items():
@@ -70,7 +70,7 @@ def two_models(first: Path, second: Path, target: Path) -> Path:
 def test_every_model_of_a_package_gets_probes(
     zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
 ) -> None:
-    """Both models run, each with its own kernels, and give what the originals give."""
+    """Both models run, each with its own kernels, and give the results of the originals."""
     both = two_models(zoo("ranker"), zoo("logarithm"), tmp_path / "both.pt2")
     done = rebuilt(both, context, cache)
     assert done.probed == {"model": 5, "other": 3} and done.skipped == ()
@@ -82,7 +82,7 @@ def test_every_model_of_a_package_gets_probes(
 def test_an_unpacked_directory_becomes_a_package(
     zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
 ) -> None:
-    """The flat files of a model, without an archive around them, are packed again."""
+    """The flat files of a model, without an archive around them, become a package."""
     flat = tmp_path / "flat"
     flat.mkdir()
     with zipfile.ZipFile(zoo("ranker")) as archive:
@@ -95,7 +95,7 @@ def test_an_unpacked_directory_becomes_a_package(
 
 
 def spoil(members: Members) -> None:
-    """A syntax error outside all launches, which cannot be blamed on probes."""
+    """Add a syntax error outside all launches, for which probes cannot be blamed."""
     name = name_ending(members, ".wrapper.cpp")
     members[name] = members[name].replace(b"namespace torch::aot_inductor {", b"namespace torch {{", 1)
 
@@ -111,7 +111,7 @@ def test_a_broken_package_is_refused_with_a_way_out(
     change: Callable[[Members], object],
     said: str | None,
 ) -> None:
-    """Without its library, or with the compiler's words."""
+    """The error says that the library is missing, or quotes the compiler."""
     broken = changed(zoo("ranker"), tmp_path / "broken.pt2", change)
     with pytest.raises(ProblemError, match=said) as caught:
         rebuilt(broken, context, cache)
@@ -122,7 +122,7 @@ FORMS = ["folding", "mapped", "blob", "files", "hidden"] if THOROUGH else []
 LAUNCHES = {"folding": [2, 3, 0, 1]}
 USUAL = [0, 1, 2]
 
-# A linker that exports what the loader asks for, and neither kernels nor constants.
+# A linker that exports only what the loader needs, and neither kernels nor constants.
 HIDING = """#!/bin/sh
 for word in "$@"; do
   [ "$word" = -shared ] && exec /usr/bin/g++ "$@" -Wl,--version-script="$(dirname "$0")/exports.map"
@@ -133,7 +133,7 @@ EXPORTS = "{ global: AOTInductor*; local: *; };"
 
 
 def hiding_compiler(directory: Path) -> dict[str, str]:
-    """The environment in which torch compiles with it."""
+    """Return the variables that make torch compile with that linker."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "exports.map").write_text(EXPORTS)
     (directory / "g++").write_text(HIDING)
@@ -142,13 +142,13 @@ def hiding_compiler(directory: Path) -> dict[str, str]:
 
 
 def special(form: str) -> Path:
-    """The package, compiled once and kept between runs."""
+    """Return the package of this form, compiled once and kept between runs."""
     more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
     return compiled_once(CACHE / f"{form}.pt2", "tests.zoo.forms", form, more=more)
 
 
 def run(context: Context, operation: str, package: Path, inputs: Path, directory: Path) -> WorkerRun:
-    """One call; its journal goes into `directory`."""
+    """Make one call, whose journal goes into `directory`."""
     directory.mkdir()
     request = {"package": package, "inputs": inputs}
     env = {"AOTI_DEBUG_JOURNAL": str(directory / "launches.jsonl")}
@@ -161,7 +161,7 @@ def run(context: Context, operation: str, package: Path, inputs: Path, directory
 def test_a_package_of_unusual_form_is_the_same_program(
     form: str, context: Context, cache: Cache, tmp_path: Path
 ) -> None:
-    """Bit-identical outputs; journal and subscriber see every launch, those of constant folding first."""
+    """Outputs are bit-identical. Journal and observer see every launch, those of constant folding first."""
     package = special(form)
     inputs = package.with_suffix(".inputs.pt")
     rebuilt = anyio.run(lambda: instrument(package, Options(), context, cache=cache))
@@ -208,7 +208,7 @@ void AOTInductorModel::run_impl(
 
 @st.composite
 def mutilated(draw: st.DrawFn) -> str:
-    """A wrapper with some spans removed, doubled, or replaced by noise."""
+    """A wrapper with spans removed, doubled or replaced by noise."""
     text = WRAPPER
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
@@ -221,7 +221,7 @@ def mutilated(draw: st.DrawFn) -> str:
 @settings(max_examples=few(150))
 @given(mutilated())
 def test_a_damaged_wrapper_is_rewritten_by_insertion_only_or_refused_with_reasons(text: str) -> None:
-    """No line moves, no launch is lost from the lists, and a launch without probes has its reason."""
+    """No line moves, each launch is listed, and each launch without probes has a reason."""
     wrapper = read_wrapper(text)
     done = rewrite(wrapper, "model")
     assert done.text.count("\n") == text.count("\n")
@@ -232,11 +232,11 @@ def test_a_damaged_wrapper_is_rewritten_by_insertion_only_or_refused_with_reason
 
 @pytest.mark.parametrize("path", sorted(WRAPPERS.glob("*-cpu.cpp")), ids=lambda path: path.stem)
 def test_real_wrappers_get_a_probe_for_every_launch(path: Path) -> None:
-    """Kernels, shims, proxy calls and launches inside loops and branches."""
+    """Kernels, shims, proxy calls, and launches inside loops and branches get probes."""
     kernels = RECORDINGS / "kernels" / path.name
     wrapper = read_wrapper(path.read_text(), kernels.read_text() if kernels.exists() else "")
     done = rewrite(wrapper, "model")
-    launches = len(numbered(wrapper))  # with those of constant folding
+    launches = len(numbered(wrapper))  # including constant folding
     assert done.skipped == () and len(done.probed) == launches > 0
     assert done.text.count("aoti_debug_launch.after()") == launches
 
@@ -261,7 +261,7 @@ KINDS: dict[str, Callable[[str], str]] = {
 def test_a_mutated_wrapper_is_rebuilt(
     zoo: ZooPackage, cache: Cache, context: Context, tmp_path: Path, kind: str, number: int
 ) -> None:
-    """A kernel's launch or a library's call in another form: every launch has probes, or a reason."""
+    """With another form of a kernel launch or library call, every launch has probes or a reason."""
     text = open_package(zoo("ranker")).wrapper_text
     launch = read_wrapper(text).launches[number]
     text = text[: launch.start] + KINDS[kind](text[launch.start : launch.end]) + text[launch.end :]

@@ -1,4 +1,4 @@
-"""Rebuilt packages are the same programs; journals and observers tell of their launches and their ends."""
+"""Rebuilt packages give the same results, and their journals have every launch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_model_of_the_zoo_is_the_same_program(
 
 
 def same(pairs: Mapping[str, tuple[Path, Path]], directory: Path, device: str = "cpu") -> dict[str, bool]:
-    """Whether a package and its rebuilt one do the same, by name."""
+    """Return by name whether a package and its rebuilt copy give the same results."""
     told = [
         {"original": str(one), "rebuilt": str(other), "inputs": str(inputs_of(one)), "device": device}
         for one, other in pairs.values()
@@ -90,8 +90,8 @@ def same(pairs: Mapping[str, tuple[Path, Path]], directory: Path, device: str = 
     return dict(zip(pairs, json.loads(done.stdout), strict=True))
 
 
-# Compiling takes a minute a model: only what differs on CUDA, unless AOTI_DEBUG_CUDA_ZOO names a directory of
-# packages made by `tests.zoo.build NAME DIRECTORY cuda`.
+# Compiling takes a minute for each model: only what differs on CUDA, unless AOTI_DEBUG_CUDA_ZOO names a
+# directory of packages made by `tests.zoo.build NAME DIRECTORY cuda`.
 GIVEN = os.environ.get("AOTI_DEBUG_CUDA_ZOO")
 USER_KERNELS = ("user_lookup", "user_shift", "user_spread")
 ON_CUDA = (*CPU_MODELS, *USER_KERNELS) if GIVEN else ("ranker", "loop", "branch", "plugin", *USER_KERNELS[:2])
@@ -99,7 +99,7 @@ ON_CUDA = (*CPU_MODELS, *USER_KERNELS) if GIVEN else ("ranker", "loop", "branch"
 
 @pytest.mark.gpu
 def test_cuda_models_are_the_same_programs(context: Context, cache: Cache, tmp_path: Path) -> None:
-    """On a GPU, too: outputs of three calls are bit-identical, and every launch has probes."""
+    """On a GPU as well, outputs of three calls are bit-identical, and every launch has probes."""
     pairs = {}
     for name in ON_CUDA:
         package = Path(GIVEN or tmp_path) / f"{name}.pt2"
@@ -123,7 +123,7 @@ BAD = [
 def test_a_bad_index_ends_the_journal_at_the_guilty_launch(
     zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path, name: str, kind: str, launch: int
 ) -> None:
-    """The last entry is the launch whose kernel asserts, and the failure text is that of the original."""
+    """The journal ends at the launch whose kernel asserts, and the error text is that of the original."""
     inputs = inputs_of(zoo(name), f"bad-{kind}")
     done = run_once(rebuild(name).package, inputs, tmp_path / "j.jsonl")
     plain = run_once(zoo(name), inputs, tmp_path / "none.jsonl")
@@ -139,7 +139,7 @@ def test_launches_are_counted_and_can_be_stopped_at(
 ) -> None:
     """The body of a while_loop runs three times: same launch numbers, growing sequence.
 
-    AOTI_DEBUG_STOP_AT ends the run before that launch, with a text that says so.
+    AOTI_DEBUG_STOP_AT ends the run before that launch, and the error says so.
     """
     package, inputs = rebuild("loop").package, inputs_of(zoo("loop"))
     run_once(package, inputs, tmp_path / "j.jsonl")
@@ -161,7 +161,7 @@ FOREVER = (
 
 
 def kill_at_random(package: Path, inputs: Path, journal: Path, seed: int) -> Any:
-    """Run calls in a loop and kill -9 within 30 ms of the journal's first bytes."""
+    """Run calls in a loop, and kill -9 within 30 ms after the journal's first bytes."""
     environment = {**os.environ, "AOTI_DEBUG_JOURNAL": str(journal)}
     argv = [sys.executable, "-c", FOREVER, str(package), str(inputs)]
     process = subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL)
@@ -180,7 +180,7 @@ def kill_at_random(package: Path, inputs: Path, journal: Path, seed: int) -> Any
 def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
     zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
 ) -> None:
-    """At most the last line is cut, and only the last call may be unfinished."""
+    """Only the last line may be cut, and only the last call unfinished."""
     for seed in range(3 if THOROUGH else 1):
         journal = kill_at_random(rebuild("ranker").package, inputs_of(zoo("ranker")), tmp_path / "j", seed)
         assert journal.launches and journal.cut_lines <= 1
@@ -193,15 +193,15 @@ def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
 
 
 def observe(context: Context, package: Path, inputs: Path, **request: object) -> WorkerRun:
-    """The events of one observation."""
+    """Return the events of one `observe` request."""
     asked: Mapping[str, object] = {"package": package, "inputs": inputs, **request}
     return served(Context.worker, context, "observe", asked)
 
 
 def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
-    """The last launch's output and the model's output have one checksum; a view has its own shape.
+    """The last launch's output and the model's output have the same checksum; a view has its own shape.
 
-    Launches, phases and names restrict the events.
+    `launches`, `phases` and `names` restrict the events.
     """
     package, inputs = rebuild("ranker").package, inputs_of(zoo("ranker"))
     done = observe(context, package, inputs)
@@ -221,7 +221,7 @@ def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild,
 def test_tensors_are_saved_below_the_cap(
     zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
 ) -> None:
-    """A saved tensor is a file with the tensor's bytes; beyond `save_bytes` nothing is written."""
+    """A saved tensor is a file with its bytes. Nothing is written beyond `save_bytes`."""
     (tmp_path / "saved").mkdir()
     done = observe(
         *(context, rebuild("ranker").package, inputs_of(zoo("ranker"))),
@@ -238,7 +238,7 @@ def test_tensors_are_saved_below_the_cap(
 
 
 def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) -> None:
-    """Observing an uninstrumented package is a problem, not an empty result."""
+    """Observing a package without probes is an error and not an empty result."""
     with pytest.raises(ProblemError, match="not instrumented"):
         observe(context, zoo("ranker"), inputs_of(zoo("ranker")))
 
@@ -247,7 +247,7 @@ def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) 
 def test_what_a_launch_fills_first_is_not_read_before(
     zoo: ZooPackage, rebuild: Rebuild, context: Context
 ) -> None:
-    """`skip_before` keeps uninitialised memory out: no NaN by chance from a buffer that the launch fills."""
+    """With `skip_before`, a buffer that the launch fills is not read before: it might have NaN by chance."""
     inputs = inputs_of(zoo("attention"))
     done = observe(context, rebuild("attention").package, inputs, skip_before={"0": ["buf1"]}, launches=[0])
     seen = [(e.phase, e.name) for e in done.all(events.Argument)]
@@ -271,7 +271,7 @@ workers = [threading.Thread(target=work) for _ in range(threads)]
 def test_several_runners_and_threads_are_kept_apart(
     zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
 ) -> None:
-    """Sixty calls from three threads: every call has its five launches in order, on one thread."""
+    """Three threads make sixty calls: each has its five launches in order, on one thread."""
     script = tmp_path / "threads.py"
     script.write_text(THREADS)
     argv = (sys.executable, str(script), str(rebuild("ranker").package), str(inputs_of(zoo("ranker"))), "3")
@@ -289,7 +289,7 @@ def test_several_runners_and_threads_are_kept_apart(
 
 
 def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
-    """Two calls of five launches, with arguments, wrapper lines and the model's own lines."""
+    """Two calls have five launches each, with arguments, lines of the wrapper and of the model."""
     rebuild("ranker")
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=inputs_of(package))
@@ -305,7 +305,7 @@ def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: 
 
 @thorough
 def test_undefined_behaviour_is_put_on_its_launch_and_input(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An index of 2**60 overflows the product with the row's size before any memory is touched."""
+    """An index of 2**60 overflows the product with the row size before memory is accessed."""
     torch.save([torch.full((8, 6), 2**60)], tmp_path / "huge.pt")
     workload = PackageWorkload(package=zoo("ranker"), inputs=tmp_path / "huge.pt")
     found = tool("locate_fault", tmp_path, workload, tool="ubsan")

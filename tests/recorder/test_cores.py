@@ -1,4 +1,4 @@
-"""Core files, processes and recordings that are not what they say: a clear error, at little cost."""
+"""Core files, processes and recordings that are not what they claim give a clear error at little cost."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CODE = 0x10000
 
 
 def note(kind: int, data: bytes, *, says: int | None = None, named: int = 0) -> bytes:
-    """A note; `says` and `named` are sizes that lie."""
+    """Return a note. `says` and `named` are wrong sizes."""
     name = b"CORE\0"
     head = struct.pack("<III", named or len(name), len(data) if says is None else says, kind)
     return head + name.ljust(-(-len(name) // 4) * 4, b"\0") + data.ljust(-(-len(data) // 4) * 4, b"\0")
 
 
 def status(thread: int, pc: int = CODE, sp: int = 0x7000, received: int = 6) -> bytes:
-    """NT_PRSTATUS of a thread that got SIGABRT, or the signal `received`."""
+    """Return NT_PRSTATUS of a thread that got the signal `received`."""
     raw = bytearray(336)
     struct.pack_into("<h", raw, 12, received)
     struct.pack_into("<i", raw, 32, thread)
@@ -50,7 +50,7 @@ def status(thread: int, pc: int = CODE, sp: int = 0x7000, received: int = 6) -> 
 
 
 def files(*paths: str, count: int | None = None) -> bytes:
-    """NT_FILE; `count` is a number that lies."""
+    """Return NT_FILE. `count` is a wrong number of files."""
     raw = struct.pack("<QQ", len(paths) if count is None else count, 4096)
     raw += b"".join(struct.pack("<QQQ", CODE * (n + 1), CODE * (n + 2), 0) for n in range(len(paths)))
     return note(0x46494C45, raw + b"".join(path.encode() + b"\0" for path in paths))
@@ -59,7 +59,7 @@ def files(*paths: str, count: int | None = None) -> bytes:
 def core(
     notes: bytes, *, page: bytes = b"", machine: int = X86, size: int = 0, count: int = 2, kind: int = 4
 ) -> bytes:
-    """An ELF file with notes, whose segment says that it is `size` bytes, and `page` at CODE."""
+    """Return an ELF file with notes in a segment of claimed size `size`, and `page` at CODE."""
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     head = struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
     first = struct.pack("<IIQQQQQQ", 4, 4, 176, 0, 0, size or len(notes), 0, 4)
@@ -88,7 +88,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_file_that_lies_or_is_another_is_refused(case: str, tmp_path: Path) -> None:
-    """The error has the note and what it says, or what the file is, and what is possible."""
+    """The error quotes the note, or says what the file is, and what is allowed."""
     raw, told = REFUSED[case]
     (tmp_path / "core").write_bytes(raw)
     with pytest.raises(ProblemError, match=re.escape(told)) as error, open_core(tmp_path / "core"):
@@ -113,7 +113,7 @@ for path in map(Path, sys.argv[1:]):
 
 
 def test_a_sparse_core_takes_little(tmp_path: Path) -> None:
-    """A size that lies is not read, also where the file has that many bytes."""
+    """A wrong size is not read, even if the sparse file has that many bytes."""
     paths = [tmp_path / name for name in SPARSE_CORES]
     for path in paths:
         path.write_bytes(core(ONE + SPARSE_CORES[path.name]))
@@ -131,7 +131,7 @@ def test_a_sparse_core_takes_little(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_caller_passes(tmp_path: Path) -> None:
-    """An error while a core file or a process is open is not called a damaged file or a refusal."""
+    """An exception of the caller, while a core file or process is open, passes unchanged."""
     (tmp_path / "core").write_bytes(core(ONE))
     with pytest.raises(KeyError), open_core(tmp_path / "core"):
         raise KeyError
@@ -149,7 +149,7 @@ while threading.active_count():
 
 
 def test_threads_that_end_meanwhile_are_left_out() -> None:
-    """Of a process whose threads come and go, those that are there are told."""
+    """While threads start and end, those that exist are listed."""
     with subprocess.Popen([sys.executable, "-c", CHURN], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline()
@@ -162,7 +162,7 @@ def test_threads_that_end_meanwhile_are_left_out() -> None:
 
 
 def test_a_process_that_ended_is_said() -> None:
-    """Before the look, when its parent has not waited for it, or during the look."""
+    """The error says whether the process ended before the inspection or during it."""
     with subprocess.Popen(["sleep", "100"]) as process:
         with pytest.raises(ProblemError, match="ended during the inspection"), open_process(process.pid):
             process.kill()
@@ -172,7 +172,7 @@ def test_a_process_that_ended_is_said() -> None:
 
 
 def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
-    """A pipe, a device, a folder, a file that is gone and names that no system allows: no frame, no error."""
+    """Mapped pipes, devices, folders, missing files and impossible names give no frames and no error."""
     os.mkfifo(tmp_path / "pipe")
     names = (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/nowhere/libx.so", "x" * 5000, "/proc/kmsg")
     threads = b"".join(status(n, CODE * (n + 1) + 16) for n in range(len(names)))
@@ -183,7 +183,7 @@ def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
 
 
 def library(rules: bytes) -> bytes:
-    """A shared object whose one function, at 0x1000, has these rules in .eh_frame."""
+    """Return a shared object whose one function, at 0x1000, has these rules in .eh_frame."""
     common = struct.pack("<IIB", 12, 0, 1) + b"\0\1\x78\x10".ljust(7, b"\0")
     at, names = 0x2000, b"\0.eh_frame_hdr\0.eh_frame\0.names\0"
     frames = common + struct.pack("<IIiI", 12 + len(rules), 20, 0x1000 - at - 24, 0x100) + rules
@@ -203,7 +203,7 @@ def library(rules: bytes) -> bytes:
 
 
 RULES = {
-    "right ones": (b"\x0c\7\x08\x90\1", 2),  # the CFA is rsp + 8, the return address lies before it
+    "right ones": (b"\x0c\7\x08\x90\1", 2),  # the CFA is rsp + 8, and the return address is just below it
     "a size beyond all memory": (b"\x0f" + b"\xff" * 10 + b"\x0f", 1),
     "a number without an end": (b"\x0e" + b"\xff" * 60_000, 1),
     "rows that are set aside for ever": (b"\x0a" * 60_000, 1),
@@ -214,7 +214,7 @@ RULES = {
 
 @pytest.mark.parametrize("case", RULES)
 def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> None:
-    """A thread is followed as far as the rules make sense, at once."""
+    """A thread is followed as far as the rules are valid, without delay."""
     rules, frames = RULES[case]
     (tmp_path / "libx.so").write_bytes(library(rules))
     notes = status(1, CODE + 0x1010, CODE) + files(str(tmp_path / "libx.so"))
@@ -227,7 +227,7 @@ def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> N
 
 
 def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
-    """The core of a process that had loaded the package, or one with another `build` id."""
+    """Return the core of a process that had loaded the package, or one with another `build` id."""
     with zipfile.ZipFile(package) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".wrapper.so")]
         page = archive.read(name)[:4096]
@@ -238,7 +238,7 @@ def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
 
 @pytest.mark.slow
 def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Addresses of one build mean nothing in another: both builds are named, and what to call."""
+    """Addresses of one build mean nothing in another. The error names both builds and the next call."""
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), ONE, build=b"\xab" * 20))
     run = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker")))
     assert run.returncode == 2 and "another build of this package" in run.stderr
@@ -247,7 +247,7 @@ def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path
 
 @pytest.mark.slow
 def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Of 300 threads 44 are said to be unknown, and only the others are counted."""
+    """Of 300 threads, 44 are reported as not examined, and only the others are counted."""
     threads = b"".join(status(n, pc=0x999) for n in range(300))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), threads))
     run = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker")))
@@ -263,7 +263,7 @@ def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_
 def test_how_a_process_died_is_told(
     zoo: ZooPackage, tmp_path: Path, code: int, address: int, says: str
 ) -> None:
-    """A used-up stack and a null pointer are named; of a signal that somebody sent, only the signal."""
+    """A used-up stack and a null pointer are named. If the signal was sent by somebody, only it is named."""
     access = note(0x53494749, struct.pack("<iii4xQ", 11, 0, code, address))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), status(7, 0x999, received=11) + access))
     told = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker"))).stdout
@@ -278,7 +278,7 @@ def written(folder: Path, content: bytes) -> Path:
 
 
 def test_a_record_is_read_whole(tmp_path: Path) -> None:
-    """Sizes, dtype, and where the bytes of the input lie; a link to the file is not followed."""
+    """Sizes, dtype and the location of the input's bytes are read; a link to the file is not followed."""
     path = written(tmp_path, recording(call(1, 0), call(2, 192, end=0)))
     found = ring.read_recording(path)
     assert [(c.sequence, c.end_ns, c.complete) for c in found.calls] == [(1, 9, True), (2, None, True)]
@@ -292,7 +292,7 @@ def test_a_record_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_the_call_in_flight_comes_before_one_that_failed(tmp_path: Path) -> None:
-    """A process that died was in the call that has no end."""
+    """A process that died was in the call without an end."""
     content = recording(call(1, 0, code=1), call(2, 192, end=0), call(3, 384))
     order = list(candidates(ring.read_recording(written(tmp_path, content))))
     assert [each.call.sequence for each in order] == [2, 1, 3]
@@ -310,7 +310,7 @@ def test_the_call_in_flight_comes_before_one_that_failed(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
-    """With what is wrong about it, and without reading what it claims to hold."""
+    """The error says what is wrong, and the claimed contents are not read."""
     with pytest.raises(ProblemError, match=says):
         ring.read_recording(written(tmp_path, content))
 
@@ -320,7 +320,7 @@ WHOLE = recording(call(1, 0), call(2, 192, end=0), call(3, 384, code=1))
 
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 8), st.integers(0, 2**64 - 1)), max_size=12))
 def test_damage_gives_a_recording_or_a_clear_error(changes: list[tuple[int, int]]) -> None:
-    """No other exception, and no input that reaches beyond its file."""
+    """No other exception is raised, and no input extends beyond its file."""
     content = bytearray(WHOLE)
     for at, value in changes:
         content[at : at + 8] = struct.pack("<Q", value)
@@ -338,7 +338,7 @@ def test_damage_gives_a_recording_or_a_clear_error(changes: list[tuple[int, int]
 
 @given(st.binary(max_size=400))
 def test_any_crash_file_is_read_without_an_exception(content: bytes) -> None:
-    """Garbage ends the reading."""
+    """Reading stops at garbage."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "1.crash"
         path.write_bytes(struct.pack("<II", 0xA0710CE2, 2) + content)

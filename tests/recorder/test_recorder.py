@@ -1,4 +1,4 @@
-"""The recorder in real hosts: what it keeps when they end badly, and that it never ends them itself."""
+"""The recorder in real hosts: what it keeps when they fail, and that it never makes them fail."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def package() -> Path:
 
 @pytest.fixture(scope="module")
 def host() -> Path:
-    """The server of examples/cpp_host, compiled against the torch of this interpreter."""
+    """The server of examples/cpp_host, compiled with this interpreter's torch."""
     return host_of(HOST)
 
 
 def refused(*words: str | Path) -> str:
-    """What the command says on stderr where it cannot do its job."""
+    """Return the error on stderr of a command that exits with 2."""
     run = typed(*map(str, words))
     assert run.returncode == 2 and "Traceback" not in run.stderr, run.stderr
     return run.stderr
 
 
 def diagnosed(folder: Path, **given: Any) -> Any:
-    """The verdict, by processes with torch imported that the tests share."""
+    """Return the verdict as JSON, from a process with torch imported that tests share."""
     return tool("diagnose", folder / "jobs", **given).model_dump(mode="json")
 
 
 @pytest.fixture(scope="module")
 def recorded(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the recorder in it, with `good.pt` and `bad.pt` beside it."""
+    """The package with the recorder, and `good.pt` and `bad.pt` beside it."""
     folder = tmp_path_factory.mktemp("recorded")
     target = folder / "recorded.pt2"
     answered("record", package, "--out", target, "--directory", folder / "elsewhere")
@@ -63,7 +63,7 @@ def recorded(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def end_of(argv: list[str], kept: Path) -> int:
-    """The exit status of a host, negative for a signal. Each of its calls runs in its own thread."""
+    """Return a host's exit status, negative for a signal. Each of its calls runs in its own thread."""
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", "AOTI_RECORDER_DIR": str(kept)}
     return subprocess.run(argv, env=around, capture_output=True, timeout=600, check=False).returncode
 
@@ -79,7 +79,7 @@ def the_recording(folder: Path) -> Any:
 def test_a_host_of_16_threads_leaves_its_calls(
     host: Path, recorded: Path, tmp_path: Path, fault: str, status: int
 ) -> None:
-    """Whatever ends the host, the calls of its threads are there, with a signal that can be handled."""
+    """Whatever ends the host, its threads' calls are kept, with the signal if it can be handled."""
     assert end_of([str(host), str(recorded), "16", "100", "--break", fault], tmp_path / "kept") == status
     found = the_recording(tmp_path / "kept")
     assert {call.thread for call in found.calls}, "no call was kept"
@@ -88,7 +88,7 @@ def test_a_host_of_16_threads_leaves_its_calls(
 
 
 def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path, tmp_path: Path) -> None:
-    """No file stays behind after a run without a failing call."""
+    """After a run without a failing call, no file is left."""
     assert end_of([str(host), str(recorded), "4", "50"], tmp_path / "kept") == 0
     assert list((tmp_path / "kept").iterdir()) == []
 
@@ -103,7 +103,7 @@ def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path
 def test_memory_that_the_host_does_not_have_is_named(
     host: Path, package: Path, tmp_path: Path, fault: str, confidence: str, told: str
 ) -> None:
-    """The input, the line of at::from_blob, and if it was freed proof: the host passes if it keeps it."""
+    """The input and the line of at::from_blob are named. Freed memory is proven: kept, the host passes."""
     verdict = diagnosed(tmp_path, command=[str(host), str(package), "1", "40", "--break", fault])
     assert verdict["confidence"] == confidence and told in verdict["summary"]
     line = next(n for n, text in enumerate(HOST.read_text().splitlines(), 1) if f'"{fault}") users' in text)
@@ -112,7 +112,7 @@ def test_memory_that_the_host_does_not_have_is_named(
 
 @thorough
 def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
-    """`diagnose ./host model.pt2` names element, call and the host's own line."""
+    """`diagnose ./host model.pt2` names the element, the call and the host's line."""
     verdict = answered("diagnose", "--", host, package, "4", "40", "--break", "index")
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
@@ -124,7 +124,7 @@ def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
 
 @thorough
 def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: Path) -> None:
-    """`--remove` gives back every member as it was."""
+    """`--remove` restores every member."""
     plain = tmp_path / "plain.pt2"
     answered("record", recorded, "--remove", "--out", plain)
     before, after = zipfile.ZipFile(package), zipfile.ZipFile(plain)
@@ -132,7 +132,7 @@ def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: 
 
 
 def core_of(host: Path, package: Path, folder: Path, fault: str, **more: str) -> Path:
-    """The core file of a host that the fault ended."""
+    """Return the core file of a host that this fault ended."""
     argv = [str(host), str(package), "4", "40", "--break", fault]
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", **more}
     with_core = ["bash", "-c", 'ulimit -c unlimited; exec "$@"', "bash", *argv]
@@ -145,12 +145,12 @@ def core_of(host: Path, package: Path, folder: Path, fault: str, **more: str) ->
 
 @pytest.fixture(scope="module")
 def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The core file of a host that an index ended."""
+    """The core file of a host that a bad index ended."""
     return core_of(host, package, tmp_path_factory.mktemp("core"), "index")
 
 
 def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -> None:
-    """Signal, launch and the generated line that ended the host, through libraries without frame pointers."""
+    """Signal, launch and generated line are found, even through libraries without frame pointers."""
     found = answered("post-mortem", core, "--package", package)
     thread = found["threads"][0]
     assert found["signal"] == "SIGABRT" and found["summary"].startswith("SIGABRT in thread")
@@ -160,7 +160,7 @@ def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -
 
 
 def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path, tmp_path: Path) -> None:
-    """Without a recorder: the element and its limit, proven, and the host's line that makes the call."""
+    """Without a recorder, the element and its limit are proven, and the host's calling line is named."""
     found = answered("post-mortem", core, "--package", package)
     assert found["inputs"] == ["int64[8]", "int64[8, 20]"]
     assert f"--recording {core}" in found["remarks"][-1]
@@ -171,7 +171,7 @@ def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path, tmp_
 
 
 def test_an_exception_that_nobody_caught_leaves_the_inputs(host: Path, package: Path, tmp_path: Path) -> None:
-    """The frames of the package are gone: the call is still found, and proven."""
+    """The frames of the package are gone, but the call is still found and the fault proven."""
     core = core_of(host, package, tmp_path, "uncaught", AOTI_RUNTIME_CHECK_INPUTS="1")
     assert not answered("post-mortem", core, "--package", package)["crashed_inside"]
     verdict = diagnosed(tmp_path, package=package, recording=core)
@@ -180,7 +180,7 @@ def test_an_exception_that_nobody_caught_leaves_the_inputs(host: Path, package: 
 
 
 def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_path: Path) -> None:
-    """A folder is read as groups of signal, kernel and line; what cannot be read is told."""
+    """Core files in a folder are grouped by signal, kernel and line; unreadable files are reported."""
     for name in ("core.1", "core.2"):
         os.link(core, tmp_path / name)
     (tmp_path / "core.3").write_bytes(core.read_bytes()[:5000])
@@ -195,7 +195,7 @@ def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_pa
 
 @thorough
 def test_a_core_file_that_is_cut_off_accuses_nobody(core: Path, package: Path, tmp_path: Path) -> None:
-    """Half of it has no stack, which is said; of a few pages the notes are missing, which is an error."""
+    """Half of the file has no stack, which the result says. If the notes are missing, it is an error."""
     cut = tmp_path / "cut"
     cut.write_bytes(core.read_bytes()[: core.stat().st_size // 2])
     found = answered("post-mortem", cut, "--package", package)
@@ -205,7 +205,7 @@ def test_a_core_file_that_is_cut_off_accuses_nobody(core: Path, package: Path, t
 
 
 def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_path: Path) -> None:
-    """Sizes that lie end in an error of ours, never in a traceback."""
+    """Wrong sizes give a clear error, never a traceback."""
     head = bytearray(core.read_bytes()[: 1 << 20])
     chance = random.Random(4)
     for number in range(6):
@@ -218,7 +218,7 @@ def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_p
 
 
 def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: ZooPackage) -> None:
-    """Another package, another file, no process, a process without a package, no package."""
+    """The error for another package, another file, no process, or a process without a package says so."""
     assert "had not loaded this package" in refused("post-mortem", core, "--package", zoo("ranker"))
     assert "cannot be read" in refused("post-mortem", package, "--package", package)
     assert "there is no such process" in refused("diagnose", "--pid", "99999999")
@@ -312,7 +312,7 @@ HANGING: dict[str, tuple[str, tuple[str, ...], str]] = {  # package, told, guilt
 
 
 def processor_time(pid: int) -> int:
-    """Ticks that the process has computed, by /proc (utime)."""
+    """Return the ticks of processor time in user mode, from /proc."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
@@ -320,9 +320,9 @@ def processor_time(pid: int) -> int:
     "how", ["loop", "openmp", *nightly(*[each for each in HANGING if each not in ("loop", "openmp")])]
 )
 def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
-    """Who waits for what that whom holds, or which launch runs; the host lives, and computes on if it did.
+    """The verdict says which launch runs, or which thread waits for what and who holds it. The host continues.
 
-    The package is found in the process. The loop runs under the recorder, which knows how long calls take.
+    The package is found in the process. `loop` runs under the recorder, which knows how long calls take.
     """
     model, told, guilty = HANGING[how]
     package, inputs = zoo(model), zoo(model).with_name(f"{model}.inputs.pt")
@@ -335,7 +335,7 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=torch_environment()) as process:
         try:
             assert process.stdout is not None and "ready" in process.stdout.readline()
-            for _ in range(6):  # its threads may not yet hang, or not for far longer than other calls took
+            for _ in range(6):  # its threads may not hang yet, or not yet far longer than other calls took
                 found = answered("diagnose", "--pid", str(process.pid))
                 said = found["summary"] + json.dumps(found["evidence"])
                 if found["confidence"] == "likely" and all(each in said for each in told):
@@ -463,7 +463,7 @@ for turn in range(200):
 
 
 def of_python(how: str, package: Path, kept: Path, program: str = PROGRAM) -> int:
-    """How a Python host ends. It is forked with torch, whose import takes longer than the calls."""
+    """Return how a Python host ends. It is forked with torch imported, because the import takes long."""
     printed = package.with_name(f"{how or 'plain'}.{kept.parent.name}.txt")
     return builder().run("-c", (program, how, str(package), str(kept)), printed)
 
@@ -472,7 +472,7 @@ def of_python(how: str, package: Path, kept: Path, program: str = PROGRAM) -> in
 class Served:
     """How a server ends, and what its recording shows: outcome, category, confidence, and a text.
 
-    Of a killed server, it depends on the moment whether the calls in flight were kept.
+    For a killed server, the moment decides whether the calls in flight were kept.
     """
 
     status: tuple[int, ...]
@@ -498,7 +498,7 @@ SERVERS = {
 def test_a_server_is_diagnosed_from_its_recording(
     host: Path, package: Path, recorded: Path, tmp_path: Path, how: str
 ) -> None:
-    """The call that ended the server, proven; nothing is claimed where it passes alone."""
+    """The call that ended the server is proven. Nothing is claimed if it passes alone."""
     kept, served = tmp_path / "kept", SERVERS[how]
     if how.startswith("C++"):
         status = end_of([str(host), str(recorded), "16", "100", "--break", how.split()[1]], kept)
@@ -513,20 +513,20 @@ def test_a_server_is_diagnosed_from_its_recording(
 
 @pytest.mark.parametrize("how", ["outlived", "cut", *nightly("deleted")])
 def test_the_host_outlives_what_happens_to_its_recording(recorded: Path, tmp_path: Path, how: str) -> None:
-    """A ring that is cut or deleted, loads that come and go, and threads that outlive them end no host."""
+    """A cut or deleted ring, changing loads, and threads that outlive a load do not end the host."""
     assert of_python(how, recorded, tmp_path / "kept") == 0
 
 
 def test_a_fork_has_a_recording_of_its_own(recorded: Path, tmp_path: Path) -> None:
-    """The killed child's two calls are there; its parent, which succeeded, left nothing."""
+    """The killed child's two calls are kept; its parent, which succeeded, left nothing."""
     assert of_python("forked", recorded, tmp_path / "kept") == 0
     assert len(the_recording(tmp_path / "kept").calls) == 2
 
 
 def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_path: Path) -> None:
-    """A host of two packages that handled an error of one and went on: its call is proven.
+    """A host of two packages handled an error of one and continued: the failed call is proven.
 
-    Later calls had overwritten it. The other package is not accused.
+    Later calls had overwritten it in the ring. The other package is not accused.
     """
     plain, recorded = zoo("ranker"), tmp_path / "recorded.pt2"
     answered("record", package, "--out", tmp_path / "other.pt2", "--ring-mb", "4")
@@ -547,14 +547,14 @@ def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_pat
 def test_a_call_that_does_not_fit_is_taken_before_the_last(
     package: Path, recorded: Path, tmp_path: Path
 ) -> None:
-    """Every call returned: the one with other strides than compiled is the one to look at."""
+    """If every call returned, the one with other strides than compiled is suspect."""
     assert of_python("strided", recorded, tmp_path / "kept") == -9
     found = diagnosed(tmp_path, package=package, recording=tmp_path / "kept")
     assert (found["category"], found["call"]["number"]) == ("input_mismatch", 2), found
 
 
 def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Path) -> None:
-    """The call after one update says so, and which constants it gave."""
+    """A call after one update records its generation, and which constants the update gave."""
     assert of_python("updated", recorded, tmp_path / "kept") == -9
     found = the_recording(tmp_path / "kept")
     assert [call.generation for call in found.calls] == [0, 1]
@@ -564,7 +564,7 @@ def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Pa
 
 
 def test_a_swap_back_puts_the_earlier_weights_in_use(recorded: Path, tmp_path: Path) -> None:
-    """Of two buffers, each call has the values of the one that was in use."""
+    """With two buffers, each call has the values of the buffer that was in use."""
     assert of_python("swapped", recorded, tmp_path / "kept") == -9
     found = next(each for each in map(read_recording, (tmp_path / "kept").glob("*.ring")) if each.calls[1:])
     used = [found.models[0].weights_at(call.generation).constants["users_weight"] for call in found.calls]
@@ -574,7 +574,7 @@ def test_a_swap_back_puts_the_earlier_weights_in_use(recorded: Path, tmp_path: P
 
 @thorough
 def test_a_loader_that_ends_under_a_call_is_named(host: Path, package: Path, tmp_path: Path) -> None:
-    """Main returned while a thread still called: the thread's line, and the one where the loader ended."""
+    """Main returned while a thread called: the thread's line is named, and where the loader was destroyed."""
     verdict = diagnosed(tmp_path, command=[str(host), str(package), "2", "2000", "--break", "outlive"])
     assert (verdict["category"], verdict["confidence"]) == ("concurrency", "likely"), verdict
     assert "had destroyed the loader at main.cpp:" in verdict["summary"]
@@ -585,7 +585,7 @@ def test_a_loader_that_ends_under_a_call_is_named(host: Path, package: Path, tmp
 def test_a_folder_that_cannot_be_used_switches_the_recorder_off(
     recorded: Path, tmp_path: Path, folder: str
 ) -> None:
-    """The host runs as without a recorder, also if others may put a link there to write through."""
+    """The host runs without recording, even if others could place a link there for it to write through."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     assert of_python("", recorded, tmp_path / folder) == 0

@@ -1,4 +1,4 @@
-"""Real servers driven by the SDK's own client, results as an agent gets them, and command lines."""
+"""Real servers driven by the SDK's client, results as agents get them, and command lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 def data_of(result: CallToolResult) -> dict[str, Any]:
-    """The structured result, after a check that the text channel carries the same, or a verdict's lines."""
+    """Return the structured result. The text channel must carry the same, or the lines of the verdict."""
     assert not result.is_error, text_of(result)
     assert result.structured_content is not None
     if "format_version" in result.structured_content:
@@ -65,15 +65,15 @@ def data_of(result: CallToolResult) -> dict[str, Any]:
     return dict(result.structured_content)
 
 
-MOST_TOKENS = 2000  # a verdict of version 2 holds the trial and the run of the fix, with their commands
+MOST_TOKENS = 2000  # a verdict of version 2 includes the trial and the run of the fix, with their commands
 
-# The fewest characters of compact JSON that a token stood for in 117 recorded verdicts, counted with the
-# o200k vocabulary: 2.77. The mean is 3.3.
+# The least number of characters of compact JSON per token is 2.77 in 117 recorded verdicts (o200k
+# vocabulary). The mean is 3.3.
 CHARACTERS_PER_TOKEN = 2.75
 
 
 def tokens(result: object) -> float:
-    """At most so many; both channels of a tool's answer carry this text."""
+    """Return an upper limit of the tokens of a result, which both channels of an answer carry."""
     return len(compact(result)) / CHARACTERS_PER_TOKEN
 
 
@@ -83,7 +83,7 @@ def _group() -> Any:
 
 
 def parse(command: str) -> None:
-    """Let our command line parse it; raises for an unknown command, option or missing argument."""
+    """Parse a command as our command line does. Fails for an unknown command, option or missing argument."""
     program, name, *arguments = shlex.split(command)
     assert program == "aoti-debug"
     context = _group().make_context(program, ["--help"], resilient_parsing=True)

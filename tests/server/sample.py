@@ -1,4 +1,4 @@
-"""A server of sample operations, each of which shows one thing that a real one may do."""
+"""A server of sample operations, each of which shows one thing that a real operation may do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Op
 from mcp_server.runtime.context import Context
 from mcp_server.server.app import exit_on_signals, make_server
 
-# The child starts a grandchild that leaves its process group, as daemons do; both wait to be killed.
+# The child starts a grandchild in another process group, as daemons do. Both wait to be killed.
 PARENT = (
     "import os, subprocess, sys, time;"
     "p = subprocess.Popen(['sleep', '300'], start_new_session=True);"
@@ -78,7 +78,7 @@ async def run_child(context: Context, arguments: FileArguments) -> Said:
 
 
 async def warm_up(context: Context, arguments: FileArguments) -> Said:
-    """The process that keeps torch imported, after a request was forked from it."""
+    """Return the id of the process that keeps torch imported, after a request was forked from it."""
     await context.worker("describe_inputs", {"inputs": arguments.file})
     assert context.imports is not None
     (imported,) = context.imports.servers

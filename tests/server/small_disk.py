@@ -1,4 +1,4 @@
-"""A real disk of 1 MB: a tmpfs in a mount namespace, which needs no rights where users may make one."""
+"""A real disk of 1 MB: a tmpfs in a user's mount namespace, which needs no root if the system allows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 1000
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """The disk is at `path` for the commands of `command`; `seen` is the same place for this process."""
+    """A small disk. It is at `path` for processes started with `command`, and at `seen` for this process."""
 
     path: Path
     pid: int
@@ -30,12 +30,12 @@ class SmallDisk:
         return Path(f"/proc/{self.pid}/root") / self.path.relative_to("/")
 
     def command(self, folder: Path, *argv: str) -> list[str]:
-        """A command line that runs `argv` in `folder`, where the disk is mounted."""
+        """Return a command line that runs `argv` in `folder`, where the disk is mounted."""
         enter = ["nsenter", "-t", str(self.pid), "-U", "-m", "--preserve-credentials"]
         return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(folder), *argv]
 
     def fill(self) -> None:
-        """Leave no block free."""
+        """Fill the disk."""
         ballast = (self.seen / "ballast").open("ab", buffering=0)
         with ballast, pytest.raises(OSError, match="No space"):
             while True:
@@ -47,9 +47,9 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, size: str = "1m", *, alone: bool = False) -> Iterator[SmallDisk]:
-    """A disk of `size` at `path`; `alone`: the directories for temporary files are read-only.
+    """Mount a disk of `size` at `path`. `alone`: the directories for temporary files are read-only.
 
-    Skips where neither root nor user namespaces may mount one.
+    Skip the test if neither root nor user namespaces may mount one.
     """
     path.mkdir()
     read_only = " ".join(name for name in ("/tmp", "/var/tmp") if alone and Path(name).is_dir())

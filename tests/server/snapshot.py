@@ -1,4 +1,4 @@
-"""The pinned list of tools by default: `python -m tests.server.snapshot` writes it anew after a change."""
+"""The pinned list of default tools: `python -m tests.server.snapshot` writes it again after a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOLD = Path(__file__).with_name("tools.json")
 
 
 def tools(chosen: str = "all") -> list[dict[str, Any]]:
-    """What `tools/list` answers."""
+    """Return the answer to `tools/list`."""
     with tempfile.TemporaryDirectory() as state:
         server = make_server(Store(Path(state) / "state"), tools=chosen)
     listed = anyio.run(server.list_tools)
@@ -24,7 +24,7 @@ def tools(chosen: str = "all") -> list[dict[str, Any]]:
 
 
 def text_of(listed: list[dict[str, Any]]) -> str:
-    """A line for each tool and for each of its arguments, without the texts."""
+    """Write a line for each tool and each of its arguments, without descriptions."""
     rows = []
     for tool in map(without_texts, listed):
         arguments = tool["inputSchema"].pop("properties")
@@ -33,7 +33,7 @@ def text_of(listed: list[dict[str, Any]]) -> str:
 
 
 def without_texts(part: Any) -> Any:
-    """A schema, or a part of one, without the descriptions. An argument may have the name `description`."""
+    """Return a schema or a part of one without descriptions. An argument may be named `description`."""
     if isinstance(part, list):
         return [without_texts(each) for each in part]
     if not isinstance(part, dict):

@@ -1,6 +1,6 @@
-"""The server with what the official conformance suite calls by name: operations, a resource, prompts.
+"""A server with what the official conformance suite calls by name: operations, a resource, prompts.
 
-It is the product's server class with other operations, so what the suite checks is the product's protocol.
+It uses the server class of the product with other operations, so the suite checks the product's protocol.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPERATIONS = (
 
 
 def suite_server(state: Path) -> ToolServer:
-    """The server, with its jobs in `state`."""
+    """Return the server, with its jobs in `state`."""
     server = make_server(Store(state), OPERATIONS)
 
     @server.resource("test://static-text", name="static-text", mime_type="text/plain")
@@ -79,7 +79,7 @@ def suite_server(state: Path) -> ToolServer:
 
 
 def main() -> None:
-    """Serve on HTTP, which the suite speaks; the product speaks MCP on stdio only."""
+    """Serve on HTTP for the suite. The product serves MCP only on stdio."""
     exit_on_signals()
     app = suite_server(Path(sys.argv[1])).streamable_http_app()
     with socket.create_server(("127.0.0.1", 0)) as listening:

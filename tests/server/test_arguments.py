@@ -1,4 +1,4 @@
-"""Arguments as agents send them: made into a workload, completed, or asked for."""
+"""Arguments from agents become a workload, or an error that says what to pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.tools import BY_NAME, asked
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A script, an inputs file, an archive of torch.export and something that is no package."""
+    """A folder with a script, an inputs file, an archive of torch.export and a broken package."""
     (tmp_path / "app.py").write_text("print('hello')")
     (tmp_path / "batch.pt").write_bytes(b"PK")
     (tmp_path / "broken.pt2").write_bytes(b"PK\3\4 cut")
@@ -41,12 +41,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def given(name: str, **values: Any) -> Any:
-    """The arguments of a tool, checked."""
+    """Return the validated arguments of a tool."""
     return validated(BY_NAME[name].arguments, values)
 
 
 def refused(context: Context, name: str, **values: Any) -> ProblemError:
-    """What a tool says about arguments that it does not take."""
+    """Return the error of a tool that rejects its arguments."""
     with pytest.raises(ProblemError) as problem:
         anyio.run(lambda: asked(name, context, **values))
     return problem.value
@@ -55,7 +55,7 @@ def refused(context: Context, name: str, **values: Any) -> ProblemError:
 def test_what_is_reduced_takes_what_the_other_tools_take(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script with arguments and variables, or a program with specs and imports, run in its own folder."""
+    """`reduce` takes a script with arguments and variables, or a program with specs and imports."""
     monkeypatch.chdir(folder.parent)
     around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
     script = {**around, "script": "app.py", "script_args": ["--fast"]}
@@ -90,12 +90,12 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
     ],
 )  # fmt: skip
 def test_bad_arguments(context: Context, folder: Path, values: dict[str, Any], said: str) -> None:
-    """What tests/cli/test_exits.py does not send to the server: what is wrong, and what is allowed."""
+    """The error says what is wrong and what is allowed. tests/cli/test_exits.py has the other errors."""
     assert said in str(refused(context, "run_deterministic", **{"cwd": str(folder), **values}))
 
 
 def test_a_program_is_the_reference_of_its_package(context: Context, folder: Path) -> None:
-    """diagnose takes the two together; what makes one run still takes one workload."""
+    """diagnose takes a package with its program. A tool that makes one run takes only one workload."""
     pair = {"package": "broken.pt2", "exported": "program.pt2", "cwd": str(folder)}
     package = PackageWorkload(package=folder / "broken.pt2", cwd=folder)
     assert symptom_of(given("diagnose", **pair), package).program == folder / "program.pt2"
@@ -103,13 +103,13 @@ def test_a_program_is_the_reference_of_its_package(context: Context, folder: Pat
 
 
 def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
-    """A compiled package in the place of an exported program is sent to the right argument."""
+    """A compiled package passed as an exported program is rejected, and the error names the right argument."""
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
     assert problem.next_call.startswith("torch.export.save(")
 
 
 def test_questions() -> None:
-    """At most one question, except an assertion with the kernel that printed it."""
+    """Only one question is allowed, except an assertion together with the kernel that printed it."""
     both = given(
         "inspect_package", package="m.pt2", assertion="0 <= tmp4 < 10", kernel="k", generated_line=30
     )
@@ -122,7 +122,7 @@ def test_questions() -> None:
 
 
 def test_a_command_that_runs_nothing_has_no_target() -> None:
-    """`explain-error` takes a text or a log, each by its name; `try-fix` has its package already."""
+    """`explain-error` takes its text or log only by name, and `try-fix` has its package already."""
     assert not any(targets_of(BY_NAME[name].arguments) for name in ("explain_error", "try_fix"))
     with pytest.raises(ProblemError):
         arguments_of(BY_NAME["check_devices"].arguments, {"target": str(Path("nothing.txt"))})
@@ -150,7 +150,7 @@ async def read(client: Client, uri: str) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
-    """A lost handle is found again: jobs are listed newest first, and their files can be read."""
+    """Jobs are listed newest first, so a lost handle is found, and their files can be read."""
 
     async def talk(client: Client) -> None:
         for number in (1, 2):
@@ -168,7 +168,7 @@ def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
 
 
 def test_a_resource_for_every_guide(tmp_path: Path) -> None:
-    """Each routed family has its guide as a resource, with the text of the file."""
+    """Each guide is a resource with the text of the file."""
 
     async def talk(client: Client) -> None:
         uris = {str(resource.uri) for resource in (await client.list_resources()).resources}

@@ -1,4 +1,4 @@
-"""The server on stdio: lines that are no messages, long reads, and the end of its processes."""
+"""The server on stdio: lines that are not messages, long reads, and the end of its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.package.made_wrapper import make_wrapper
 from tests.support.servers import HELLO, call, greeted, left, say, server_with_job, serving
 from tests.zoo.names import THOROUGH, nightly
 
-SOON_S = 15.0  # a server that waits for its jobs takes minutes
+SOON_S = 15.0  # a server that waited for its jobs would take minutes
 
 # Messages on stdio.
 
@@ -40,7 +40,7 @@ LINES = (
 
 
 def test_a_line_that_is_no_message_ends_nothing(tmp_path: Path) -> None:
-    """The request behind it is answered."""
+    """A request after an invalid line is answered."""
     with serving(tmp_path) as speaker:
         for line in LINES:
             speaker.write(line)
@@ -48,7 +48,7 @@ def test_a_line_that_is_no_message_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_a_stderr_that_nobody_reads(tmp_path: Path) -> None:
-    """Two hundred failing requests fill the pipe; the server answers the next ping all the same."""
+    """Two hundred failing requests fill the stderr pipe; the server still answers the next ping."""
     with serving(tmp_path, stderr=subprocess.PIPE) as speaker:
         for _ in range(200):
             number = speaker.ask("resources/read", {"uri": "aoti-debug://jobs/job_00000000/" + "x" * 500})
@@ -65,7 +65,7 @@ ASSERTION = (
 
 @pytest.fixture(scope="module")
 def large_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 MB of device assertions, as a large grid prints them."""
+    """A log of 200 MB with the device assertions of a large grid."""
     path = tmp_path_factory.mktemp("log") / "large.log"
     piece = "".join(ASSERTION.format(number, number % 32) for number in range(10_000))
     with path.open("w") as file:
@@ -86,7 +86,7 @@ def test_a_large_log_holds_nobody_up(tmp_path: Path, large_log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def large_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wrapper of 10,000 launches, which takes seconds to read; its library is empty."""
+    """A package with a wrapper of 10,000 launches, which takes seconds to read, and an empty library."""
     folder = "made/data/aotinductor/model/"
     members = {
         "made/archive_format": b"pt2",
@@ -115,7 +115,7 @@ REST: list[tuple[str, dict[str, Any]]] = [
 def test_a_large_package_holds_nobody_up(
     tool: str, arguments: dict[str, Any], large_package: Path, zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """While it is read, pings are answered as during a log."""
+    """While the package is read, pings are answered at once."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
     words = {"package": str(large_package), **arguments}
     if "exported" in words:
@@ -132,7 +132,7 @@ def test_a_large_package_holds_nobody_up(
                 time.sleep(0.02)
                 ping, sent = speaker.ask("ping"), time.monotonic()
         assert time.monotonic() - begun > 1
-        # A loop that reads the package itself answers when it is read. Other tests run meanwhile.
+        # If the event loop read the package, the ping would wait for that. Other tests run at the same time.
         pings.sort()
         assert pings[len(pings) // 2] <= 0.5 and pings[int(len(pings) * 0.95)] <= 2, pings
 
@@ -140,7 +140,7 @@ def test_a_large_package_holds_nobody_up(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancel", *nightly("leave")])
 def test_reading_a_large_log_ends_at_once(tmp_path: Path, large_log: Path, how: str) -> None:
-    """Soon after a cancel, or the client's leave, no process reads the log any more."""
+    """Soon after a cancel, or after the client leaves, no process reads the log."""
     with serving(tmp_path) as speaker:
         number = speaker.ask("tools/call", {"name": "explain_error", "arguments": {"log": str(large_log)}})
         limit = time.monotonic() + 60
@@ -165,7 +165,7 @@ def test_reading_a_large_log_ends_at_once(tmp_path: Path, large_log: Path, how: 
 
 
 def readers(file: Path) -> list[str]:
-    """Processes that have the file open."""
+    """Return the processes that have the file open."""
     found = []
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
@@ -183,7 +183,7 @@ Server = subprocess.Popen[str]
 
 @contextmanager
 def warm_server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A server between two calls, and the ids of the process that has torch imported and of what keeps it."""
+    """A server between two calls, with the ids of the process that has torch imported and its supervisor."""
     inputs = tmp_path / "in.pt"
     torch.save([torch.ones(1)], inputs)
     with greeted(tmp_path) as server:
@@ -209,7 +209,7 @@ def close_input(server: Server) -> None:
 
 
 def break_output(server: Server) -> None:
-    """The next answer cannot be written: an exception in the server, while standard input stays open."""
+    """Close the pipe for answers: the next one raises in the server, while standard input stays open."""
     assert server.stdout is not None
     server.stdout.close()
     say(server, {"jsonrpc": "2.0", "id": 9, "method": "ping"})
@@ -227,7 +227,7 @@ DEATHS: dict[str, tuple[Callable[[Server], None], int]] = {
 
 @pytest.mark.parametrize("death", ["SIGKILL", "EOF", "exception", *nightly("SIGINT", "SIGTERM", "SIGHUP")])
 def test_no_death_of_the_server_leaves_an_orphan(tmp_path: Path, death: str) -> None:
-    """Soon after the server has ended, the child and its daemonised grandchild are gone too."""
+    """Soon after the server has ended, the child and its grandchild in another session have ended too."""
     die, status = DEATHS[death]
     with server_with_job(tmp_path) as (server, pids):
         die(server)
@@ -238,7 +238,7 @@ def test_no_death_of_the_server_leaves_an_orphan(tmp_path: Path, death: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(None, signal.SIGINT, signal.SIGTERM)])
 def test_a_warm_process_ends_with_the_server(tmp_path: Path, number: signal.Signals | None) -> None:
-    """What waits for the next call is gone soon after EOF or any signal, with its supervisor."""
+    """A process that waits for the next call ends soon after EOF or any signal, with its supervisor."""
     with warm_server(tmp_path) as (server, pids):
         assert server.stdin is not None
         if number is None:
@@ -251,7 +251,7 @@ def test_a_warm_process_ends_with_the_server(tmp_path: Path, number: signal.Sign
 
 @pytest.mark.slow
 def test_a_killed_supervisor_takes_the_warm_process_along(tmp_path: Path) -> None:
-    """Nobody would look after it any more; the server goes on."""
+    """Without its supervisor the process ends, and the server continues."""
     with warm_server(tmp_path) as (server, pids):
         (supervisor,) = children_of(server.pid)
         os.kill(supervisor, signal.SIGKILL)
@@ -259,7 +259,7 @@ def test_a_killed_supervisor_takes_the_warm_process_along(tmp_path: Path) -> Non
 
 
 def test_a_server_ends_with_the_uv_that_started_it(tmp_path: Path) -> None:
-    """uv is killed while the client holds the pipe: the server goes too; with another parent it stays."""
+    """If uv is killed while the client holds the pipe, the server ends; with another parent it stays."""
     ended = {}
     for name in ("uv", "sh") if THOROUGH else ("uv",):
         parent = tmp_path / name

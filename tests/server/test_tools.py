@@ -1,4 +1,4 @@
-"""The server's face to clients: its behaviour in both protocol eras, what it describes, and its results."""
+"""The server as clients see it: behaviour in both protocol eras, descriptions, and results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ both_eras = pytest.mark.parametrize("era", ["auto", *nightly("legacy")])
 
 @both_eras
 def test_errors(tmp_path: Path, era: Era) -> None:
-    """A problem carries its remedy in both channels; a defect is called one; an unknown tool is named."""
+    """A problem has its remedy in both channels, a defect is called a defect, an unknown tool is named."""
 
     async def talk(client: Client) -> None:
         refused = await client.call_tool("refuse", {})
@@ -75,7 +75,7 @@ def test_errors(tmp_path: Path, era: Era) -> None:
 
 @both_eras
 def test_a_long_result_names_the_file_that_has_all(tmp_path: Path, era: Era) -> None:
-    """60,000 characters come back below the limit, and the whole of them can be read by URI, in pages."""
+    """A result of 60,000 characters is shortened to the limit, and can be read completely by URI, in pages."""
 
     async def talk(client: Client) -> None:
         result = await client.call_tool("talk", {})
@@ -94,7 +94,7 @@ def test_a_long_result_names_the_file_that_has_all(tmp_path: Path, era: Era) -> 
 
 
 def test_artifact_paths_are_checked(tmp_path: Path) -> None:
-    """A path out of the job's directory, a link out of it, a missing file and a bad range are refused."""
+    """A path or link out of the job's directory, a missing file and an invalid range are refused."""
     (tmp_path / "state" / "jobs").mkdir(parents=True, mode=0o700)
     (tmp_path / "state").chmod(0o700)
     (tmp_path / "state" / "secret").write_text("secret")
@@ -116,7 +116,7 @@ def test_artifact_paths_are_checked(tmp_path: Path) -> None:
 
 @both_eras
 def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
-    """A call that takes longer than wait_s answers with a handle; wait_job looks, stop_job kills the tree."""
+    """A call longer than wait_s returns a handle. wait_job returns the state, stop_job kills the tree."""
 
     async def talk(client: Client) -> None:
         ids = tmp_path / "ids"
@@ -142,7 +142,7 @@ def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
 
 @both_eras
 def test_a_cancelled_call_leaves_no_process(tmp_path: Path, era: Era) -> None:
-    """Cancelling a call before it answered stops its job: nobody else has the handle."""
+    """Cancelling a call before it answered stops its job, because nobody has the handle."""
 
     async def talk(client: Client) -> None:
         ids = tmp_path / "ids"
@@ -157,7 +157,7 @@ def test_a_cancelled_call_leaves_no_process(tmp_path: Path, era: Era) -> None:
 
 @both_eras
 def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
-    """What a job says while a call waits for it arrives as progress notifications."""
+    """Progress of a job arrives as notifications while a call waits for it."""
     messages: list[str] = []
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:
@@ -185,13 +185,13 @@ def listed() -> list[dict[str, Any]]:
 def test_the_list_by_default_is_pinned() -> None:
     """A change of any schema shows in review: `python -m tests.server.snapshot` accepts it.
 
-    Texts, and the other tools, show where they are written: in `operations/`.
+    Descriptions and other tools are reviewed in `operations/`.
     """
     assert snapshot_text(tools("core")) == GOLD.read_text()
 
 
 def test_what_each_session_reads_is_small(listed: list[dict[str, Any]]) -> None:
-    """The tools, the instructions and SKILL.md fit their limits, and have the size that was counted."""
+    """The tools, the instructions and SKILL.md are within their limits, and have the size in the results."""
     core, held = tools("core"), json.loads(RESULTS.read_text())["tokens"]
     assert {tool["name"] for tool in core} == {*CORE, "wait_job", "stop_job"}
     assert all(tool in listed for tool in core)
@@ -202,7 +202,7 @@ def test_what_each_session_reads_is_small(listed: list[dict[str, Any]]) -> None:
 
 
 def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
-    """Each description says its range, and its default unless that means "not given"."""
+    """Each description gives the range, and the default unless it means "not given"."""
     for tool in listed:
         assert tool["inputSchema"]["additionalProperties"] is False
         assert all(schema["description"] for schema in tool["inputSchema"]["properties"].values())
@@ -215,7 +215,7 @@ def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
 
 
 def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
-    """All four hints are set; what runs the user's program never claims to be read-only."""
+    """All four hints are set. A tool that runs the user's program is not marked as read-only."""
     runs = {operation.name for operation in OPERATIONS if operation.hints is RUNS_USER_CODE}
     for tool in listed:
         hints = tool["annotations"]
@@ -224,7 +224,7 @@ def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
 
 
 def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) -> None:
-    """A text that sends the agent to the next tool names one of this list."""
+    """Tools that are named in texts for the agent exist."""
     known = {tool["name"] for tool in listed}
     texts = " ".join([INSTRUCTIONS, *(tool["description"] for tool in listed)])
     verbs = {name.split("_")[0] for name in [*known, "locate_fault", "compare_with_eager"]}
@@ -238,7 +238,7 @@ def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) ->
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
 def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path) -> None:
-    """Each error family's suggested call validates against the tool's schema, and so does the shell line."""
+    """The call that an error family suggests fits the tool's schema, and so does the shell line."""
     context = Context(directory=tmp_path, python=Path(sys.executable))
     explanation = anyio.run(partial(explain_error, context, text=family.example))
     by_name = {operation.name: operation for operation in OPERATIONS}
@@ -251,7 +251,7 @@ def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path
 
 
 def spelled(parameter: inspect.Parameter) -> list[str]:
-    """The option names of a command's parameter. In an annotation typer keeps the first one as `default`."""
+    """Return the option names of a command's parameter. In an annotation, typer keeps the first as `default`."""
     info = parameter.annotation.__metadata__[0]
     declared = [info.default, *(info.param_decls or ())]
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
@@ -269,7 +269,7 @@ JSON_VALUES = st.recursive(
 @settings(max_examples=few(40), deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=6))
 def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
-    """Whatever the shape, the limit holds (as far as the note itself fits), and the input is not changed."""
+    """The limit holds for any shape (as far as the note itself fits), and the input is not changed."""
     before = compact(result)
     limit = 1500
     short = shorten(result, limit=limit)
@@ -279,7 +279,7 @@ def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
 
 
 def _smallest(short: dict[str, Any]) -> int:
-    """Size that no rule can undercut: fixed keys, short strings and numbers."""
+    """Return the size that no rule can reduce: fixed keys, short strings and numbers."""
     return 6_000 if short.get("shortened") else 0
 
 
@@ -290,9 +290,9 @@ BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 
 @pytest.mark.slow
 def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The verdict on a bad index comes back in both channels, within the limit, with readable artifacts.
+    """The verdict on a bad index comes in both channels, within the limit, with readable artifacts.
 
-    A later call, for which torch is imported already, gives the same, from the same evidence and runs.
+    A later call, with torch imported already, gives the same verdict, evidence and number of runs.
     """
     verdicts = []
 

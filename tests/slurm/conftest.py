@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on loopback for all tests here, run by the user from a folder of its own."""
+"""A Slurm cluster of two nodes on loopback for the tests here, run by the user in a temporary folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAEMONS = ("munged", "slurmctld", "slurmd")
 SYSTEM_PATH = "/usr/sbin:/usr/local/sbin:/sbin"
 START_LIMIT_S = 60
 
-# What asks for least of the machine: no control groups, no accounting, no binding to cores.
+# The least demanding configuration: no control groups, accounting or binding to cores.
 CONFIG = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -54,17 +54,17 @@ def installed(name: str) -> str | None:
 
 
 class Cluster:
-    """A cluster that takes jobs. `config` is what SLURM_CONF has to name."""
+    """A cluster that takes jobs. `config` is the file for SLURM_CONF."""
 
     def __init__(self, config: Path) -> None:
         self.config = config
 
     def queued(self) -> int:
-        """How many jobs the cluster has, running or waiting."""
+        """Count the jobs of the cluster, running or waiting."""
         return len(self._ask("squeue", "--noheader").splitlines())
 
     def idle_nodes(self) -> int:
-        """How many nodes could take a job; 0 while nobody answers."""
+        """Count the nodes that could take a job. 0 while the cluster does not answer."""
         return self._ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").count("n")
 
     def clear(self) -> None:
@@ -79,7 +79,7 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """A cluster of two nodes, until the context is left."""
+    """Run a cluster of two nodes while the context lasts."""
     cluster = Cluster(_configure(folder))
     config = str(cluster.config)
     with ExitStack() as daemons:
@@ -140,7 +140,7 @@ def _wait(happens: Callable[[], bool], folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def started_cluster() -> Iterator[Cluster]:
-    """Skips where Slurm or its daemons are not installed. Its folder has a short path, for the sockets."""
+    """Skip the tests if Slurm is not installed. The folder has a short path, because sockets need that."""
     missing = [name for name in (*DAEMONS, "srun") if installed(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm)")
@@ -155,7 +155,7 @@ def started_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster without any job, before the test and after it."""
+    """The cluster without any job, before and after the test."""
     monkeypatch.setenv("SLURM_CONF", str(started_cluster.config))
     yield started_cluster
     started_cluster.clear()

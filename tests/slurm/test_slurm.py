@@ -1,4 +1,4 @@
-"""Under srun: whole diagnoses, and jobs of which nothing is left however they end."""
+"""Diagnoses under srun, and jobs that leave no process however they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.slurm.conftest import Cluster
 pytestmark = pytest.mark.slurm
 
 
-# Rank 1 has ids that are no rows of the table; rank 0 works on until it is stopped.
+# Rank 1 has ids outside the table. Rank 0 continues until it is stopped.
 PROGRAM = """
     import os, sys
     import torch
@@ -42,14 +42,14 @@ PROGRAM = """
 
 
 def diagnosed(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """The verdict on PROGRAM, which the command line prints."""
+    """Return the verdict on PROGRAM."""
     script = tmp_path / "ranks.py"
     script.write_text(textwrap.dedent(PROGRAM))
     return answered(launcher, tmp_path, "diagnose", "--json", str(script), "--", *arguments)
 
 
 def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """What the command line prints as JSON."""
+    """Return what the command line prints as JSON."""
     asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
     env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     argv = [str(Path(sys.executable).with_name("aoti-debug")), *arguments]
@@ -64,7 +64,7 @@ def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
 def test_the_failing_rank(
     launcher: str, goes_on: str, cluster: Cluster, zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """It is named, its call is the one that is diagnosed, and its output lies by itself."""
+    """The failing rank is named, its call is diagnosed, and its output is a file."""
     verdict = diagnosed(launcher, tmp_path, str(zoo("ranker")), goes_on)
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert verdict["summary"].startswith("Rank 1: Element [0, 0] of input 0 (args[0]) is 97")
@@ -76,7 +76,7 @@ def test_the_failing_rank(
 
 
 def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_path: Path) -> None:
-    """No verdict is made up of a program that did not run; srun's reason is told."""
+    """There is no fault for a program that did not run, and srun's reason is quoted."""
     verdict = diagnosed("srun -n 2 --partition=nowhere", tmp_path, str(zoo("ranker")), "off")
     assert verdict["outcome"] == "inconclusive"
     assert "Invalid partition name" in json.dumps(verdict["evidence"])
@@ -85,7 +85,7 @@ def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_p
 def test_a_package_is_rebuilt_once(
     cluster: Cluster, zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under two ranks one alone asks for the toolchain, compiles and runs: the trace is of one call."""
+    """Under two ranks, only one finds the toolchain, compiles and runs, so the trace has one call."""
     monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
     specs = json.dumps([{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}])
     options = ("--json", "-i", specs, "-e", "OMP_NUM_THREADS=1")
@@ -95,7 +95,7 @@ def test_a_package_is_rebuilt_once(
 
 
 TWO_RANKS = ("srun", "-n", "2")
-SOON_S = 20.0  # srun gives its tasks up at once, and the machine may be busy
+SOON_S = 20.0  # srun abandons its tasks at once, but the machine may be busy
 
 Server = subprocess.Popen[bytes]
 
@@ -111,7 +111,7 @@ def serving(directory: Path, *launcher: str) -> Iterator[Server]:
 
 
 def of_both_ranks(directory: Path) -> list[int]:
-    """Two processes of each rank."""
+    """Return the ids of two processes of each rank."""
     return [pid for rank in "01" for pid in family(directory / f"pids.{rank}")]
 
 
@@ -140,7 +140,7 @@ def sends(number: signal.Signals) -> Callable[[Server], None]:
     ],
 )
 def test_tasks_die_with_the_server(die: Callable[[Server], None], cluster: Cluster, tmp_path: Path) -> None:
-    """Also tasks that are deaf to SIGTERM, and a process that left its session."""
+    """Even tasks that ignore SIGTERM, and a process that left its session, are ended."""
     with serving(tmp_path, *TWO_RANKS) as server:
         pids = of_both_ranks(tmp_path)
         die(server)
@@ -149,7 +149,7 @@ def test_tasks_die_with_the_server(die: Callable[[Server], None], cluster: Clust
 
 
 def test_srun_behind_a_shell(cluster: Cluster, tmp_path: Path) -> None:
-    """It is found wherever it is below the job, not only where it is the job."""
+    """srun is found anywhere below the job, and not only as its first process."""
     with serving(tmp_path, "sh", "-c", '"$@"; true', "sh", *TWO_RANKS) as server:
         pids = of_both_ranks(tmp_path)
         server.kill()
@@ -158,7 +158,7 @@ def test_srun_behind_a_shell(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_time_limit(cluster: Cluster, tmp_path: Path) -> None:
-    """A run that is over its time is a timeout, and its tasks are gone when it is told of."""
+    """A run over its limit is a timeout, and its tasks have ended when that is reported."""
     argv = (*TWO_RANKS, *python(OF_EACH_RANK, str(tmp_path / "pids")))
     done = anyio.run(run, Command(argv, tmp_path, timeout_s=6), tmp_path)
     assert done.ending == "timeout"

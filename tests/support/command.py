@@ -24,13 +24,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def ran(argv: Sequence[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A process that ran in `folder`, where its state is, too."""
+    """Run a process in `folder`, which is also its state directory."""
     env = {**environment(folder), **variables}
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600)
 
 
 def typed(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process: a separate Python would import everything again."""
+    """Run the command in this process, because a new Python would import everything again."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main.run(list(words))
@@ -38,7 +38,7 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def answered(*words: str | Path) -> dict[str, Any]:
-    """What the command prints as JSON."""
+    """Return what the command prints as JSON."""
     done = typed(str(words[0]), "--json", *map(str, words[1:]))
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Packages to read: recorded ones, those whose index has a known origin, and programs read from packages."""
+"""Packages to read: recorded ones, and some whose index has a known origin. Runs decompiled programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.recorded import RECORDINGS
 
 
 def run_program(program: PytorchProgram, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The outputs of a program without weights."""
+    """Return the outputs of a program without weights."""
     namespace: dict[str, Any] = {}
     exec(compile(program.text, "model.py", "exec"), namespace)
     outputs: Sequence[torch.Tensor] = namespace["Model"]()(*(each.clone() for each in given))
@@ -45,7 +45,7 @@ def assert_program_agrees(
 
 
 def build(name: str) -> Path:
-    """The package of a model of `tests.zoo.origins`."""
+    """Return the package of a model of `tests.zoo.origins`."""
     return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.origins", name)
 
 
@@ -53,7 +53,7 @@ WRAPPERS = RECORDINGS / "wrappers"
 
 
 def recorded(name: str, folder: Path, changes: Mapping[str, str] = {}) -> PackageView:
-    """A package that holds a recorded wrapper, with `changes` of its text, and no library."""
+    """Write a package with a recorded wrapper, with `changes` to its text, and without a library."""
     text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_text()
     for old, new in changes.items():
         assert old in text

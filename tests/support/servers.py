@@ -1,4 +1,4 @@
-"""A server in a process of its own, the other end of its pipes or its port, and processes that it leaves."""
+"""Server processes, clients for their pipes or ports, and the processes that they leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = ["-c", "from mcp_server.cli.main import main; main()"]
 
 
 class Speaker:
-    """One end of a server's pipes."""
+    """The client's end of a server's pipes."""
 
     def __init__(self, server: subprocess.Popen[bytes]) -> None:
         self.server = server
@@ -40,7 +40,7 @@ class Speaker:
         return self._number
 
     def hear(self, seconds: float = 30) -> dict[str, Any]:
-        """The next message."""
+        """Return the next message."""
         assert self.server.stdout is not None
         limit = time.monotonic() + seconds
         while b"\n" not in self._rest:
@@ -53,7 +53,7 @@ class Speaker:
         return dict(json.loads(line))
 
     def ping(self) -> float:
-        """The time in seconds until the answer to a ping."""
+        """Return the seconds until a ping is answered."""
         begun = time.monotonic()
         number = self.ask("ping")
         while self.hear().get("id") != number:
@@ -69,7 +69,7 @@ def serving(
     within: Sequence[str] = (),
     variables: Mapping[str, str] = {},
 ) -> Iterator[Speaker]:
-    """A server driven by raw messages. Relative paths start at `project`; `within` precedes the command."""
+    """Start a server for raw messages. Relative paths start at `project`; `within` precedes the command."""
     state = str(tmp_path / "state")
     environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project), **variables}
     with subprocess.Popen(
@@ -92,7 +92,7 @@ def serving(
 
 @contextmanager
 def serving_on_http(argv: list[str], **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process on a free port, and its URL."""
+    """Start a server on a free port, and return its process and URL."""
     with subprocess.Popen(
         [sys.executable, *argv], cwd=ROOT, env={**os.environ, **env}, stderr=subprocess.PIPE, text=True
     ) as server:
@@ -125,7 +125,7 @@ def call(file: Path, tool: str = "run_child") -> dict[str, Any]:
 
 @contextmanager
 def greeted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server process after the greeting, driven by raw messages."""
+    """Start a server for raw messages, and greet it."""
     argv = [sys.executable, "-m", "tests.server.sample", str(tmp_path / "state")]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -140,7 +140,7 @@ def greeted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def server_with_job(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A server, and the ids of its job's child and grandchild."""
+    """Start a server with a job. Yield it with the ids of the job's child and grandchild."""
     ids = tmp_path / "ids"
     with greeted(tmp_path) as server:
         say(server, call(ids))
@@ -162,7 +162,7 @@ def wait_for(ids: Path) -> list[str]:
 
 
 def left(pids: list[int]) -> list[int]:
-    """The processes that still run after at most 15 s."""
+    """Return the processes that still run after at most 15 s."""
     limit = time.monotonic() + 15
     while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Tools as MCP and the command line call them, by name with a user's arguments, and whole verdicts."""
+"""Tools called by name with a user's arguments, as over MCP or the command line, and verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RENAMED = {"args": "script_args", "argv": "command"}  # from a workload's field 
 
 
 async def asked(name: str, context: Context, workload: Workload | None = None, /, **options: Any) -> Any:
-    """The result of one call. Raises what the tool raises, including for arguments that it rejects."""
+    """Return the result of one call. Raise what the tool raises, or an error for rejected arguments."""
     operation = BY_NAME[name]
     fields = workload.model_dump(mode="json", exclude_defaults=True) if workload is not None else {}
     given = {RENAMED.get(key, key): value for key, value in fields.items()}
@@ -32,7 +32,7 @@ async def asked(name: str, context: Context, workload: Workload | None = None, /
 
 
 def tool(name: str, directory: Path, workload: Workload | None = None, /, **options: Any) -> Any:
-    """The result in a separate folder below `directory`, with the imports of torch that tests share."""
+    """Return a tool's result, from a new folder below `directory`, with imports of torch that tests share."""
     directory.mkdir(exist_ok=True)
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(options.get("python") or sys.executable))
     return served(lambda context: asked(name, context, workload, **options), context)
@@ -54,6 +54,6 @@ def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verd
 
 
 def of_call(directory: Path, package: Path, inputs: str, symptom: Symptom | None = None) -> Verdict:
-    """The verdict on a package called with the inputs of that name, which lie beside it."""
+    """Return the verdict on a package called with the inputs of that name beside it."""
     given = package.with_name(f"{package.stem}.{inputs}.pt")
     return verdict(directory, PackageWorkload(package=package, inputs=given), symptom=symptom)

@@ -1,4 +1,4 @@
-"""Sweeps: the file of cases, verdicts that are kept, lost cases, and a Ray cluster that loses a node."""
+"""Sweeps: the file of cases, kept verdicts, lost cases, and a Ray cluster that loses a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mcp_server.sweep import (
     sweep,
 )
 
-# Kills the process of the sweep that diagnoses it, the first time.
+# On its first run, it kills the process of the sweep that diagnoses it.
 KILLER = """
     import os, signal
     from pathlib import Path
@@ -42,14 +42,14 @@ KILLER = """
 
 
 def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
-    """The cases of a file with this text."""
+    """Return the cases of a file with this text."""
     path = directory / "cases.yaml"
     path.write_text(textwrap.dedent(text))
     return read_plan(path)
 
 
 def killer(directory: Path) -> Path:
-    """A program that ends its own diagnosis once, and then does nothing."""
+    """Write a program that kills its diagnosis once, and then does nothing."""
     script = directory / "killer.py"
     script.write_text(textwrap.dedent(KILLER))
     return script
@@ -69,7 +69,7 @@ LOGS = """
 
 
 def test_verdicts_are_taken_up_again(tmp_path: Path) -> None:
-    """A second sweep has the verdict from the first, and asks again about what was refused."""
+    """A second sweep keeps the verdict of the first, and tries the rejected case again."""
     (tmp_path / "index.log").write_text("RuntimeError: index out of bounds: 0 <= tmp2 < 32L\n")
     first, second = swept(tmp_path, LOGS), swept(tmp_path, LOGS)
     assert [case.ended for case in first.cases] == ["verdict", "refused"]
@@ -81,7 +81,7 @@ def test_verdicts_are_taken_up_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_case_is_tried_again_and_told(tmp_path: Path) -> None:
-    """The death of the process that diagnoses costs one attempt, and the report says of what."""
+    """If the diagnosing process dies, one attempt is lost, and the report says why."""
     text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
     found = swept(tmp_path, text)
     (case,) = found.cases
@@ -91,14 +91,14 @@ def test_a_lost_case_is_tried_again_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_retries_a_lost_case_stays_lost(tmp_path: Path) -> None:
-    """It has no verdict, and the next sweep tries it."""
+    """Without retries a lost case has no verdict, and the next sweep tries it."""
     text = f"cases: [{{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}]"
     assert swept(tmp_path, text, retries=0).cases[0].ended == "lost"
     assert swept(tmp_path, text, retries=0).cases[0].ended == "verdict"
 
 
 def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are visible, else the device files in the order of their numbers."""
+    """Visible GPUs are used, or else the device files in numerical order."""
     for name in ("nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -108,7 +108,7 @@ def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_defaults_and_relative_paths(tmp_path: Path) -> None:
-    """Defaults fill every case, and paths start at the file's directory."""
+    """Defaults apply to every case, and paths are relative to the file."""
     cases = "[{package: a.pt2, gpus: 0, inputs: [{shape: [2], dtype: float32}]}]"
     (case,) = plan(tmp_path, f"defaults: {{budget_s: 9}}\ncases: {cases}")
     assert (case.name, case.gpus, case.arguments["budget_s"]) == ("a", 0, 9)
@@ -117,7 +117,7 @@ def test_defaults_and_relative_paths(tmp_path: Path) -> None:
 
 
 def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
-    """Named after the files, below the given name if there is one."""
+    """Cases are named after the files that match, below the given name if there is one."""
     for name in ("b", "a"):
         (tmp_path / f"{name}.pt").touch()
     cases = plan(tmp_path, "cases: [{name: m, package: m.pt2, inputs: '*.pt'}]")
@@ -141,7 +141,7 @@ def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """A wrong file is told by the number of the case and what is allowed."""
+    """The error names the number of the case and what is allowed."""
     with pytest.raises(ProblemError) as refused:
         plan(tmp_path, text)
     assert said in str(refused.value) and (refused.value.allowed or "no file" in said)
@@ -176,7 +176,7 @@ time.sleep(8)
 
 @pytest.mark.ray
 def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
-    """The case goes to the node that is left, and the report tells of the loss."""
+    """The case moves to the remaining node, and the report says so."""
     script = tmp_path / "sleeper.py"
     script.write_text(SLEEPER)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -194,7 +194,7 @@ def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
 
 
 def _end(cluster: Any, nodes: list[Any], pid_file: Path) -> None:
-    """End the node on which the program runs."""
+    """Remove the node on which the program runs."""
     while not (pid_file.exists() and pid_file.read_text()):
         time.sleep(0.2)
     above = set(_ancestors(int(pid_file.read_text())))
@@ -211,7 +211,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 def test_a_sweep_json_of_somebody_else_is_not_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only a folder with the results of an earlier sweep is taken up again."""
+    """A sweep continues only in a folder with results of an earlier sweep."""
     (tmp_path / "cases.yaml").write_text("cases: [{package: x.pt2}]")
     out = tmp_path / "out"
     out.mkdir()
