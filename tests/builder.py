@@ -1,9 +1,9 @@
-"""Compiles the models of the tests: torch's compiler is imported once, and forked for each of them.
+"""Compiles the tests' models in forks of a process that has imported torch's compiler.
 
-The import takes longer than a small model's own export. `python -m tests.builder` reads requests from its
-standard input, each a line of JSON: a module, its arguments, and a file for what it prints. It runs each as
-`python -m MODULE ARGUMENTS` would, or as `python -c CODE ARGUMENTS` if the module is `-c`. It answers with a
-line, the exit status, and ends with its input.
+The import takes longer than exporting a small model. `python -m tests.builder` reads requests from standard
+input, each a line of JSON: a module, its arguments, and a file for the output. It runs each like
+`python -m MODULE ARGUMENTS`, or like `python -c CODE ARGUMENTS` if the module is `-c`. It answers with a
+line, the exit status, and ends when its input ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-# What a compile imports when it gets there, in torch 2.13; another version may lack some.
+# Modules that a compile imports late in torch 2.13. Another version may not have all of them.
 LATE = (
     "torch._inductor.compile_fx",
     "torch._inductor.codegen.cpp_wrapper_gpu",
@@ -36,7 +36,7 @@ LATE = (
 
 
 class Builder:
-    """The process, as the tests see it."""
+    """The process that compiles, as the tests use it."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
         argv = [sys.executable, "-W", "ignore", "-m", "tests.builder"]
@@ -46,13 +46,13 @@ class Builder:
         )
 
     def run(self, module: str, words: tuple[str, ...], printed: Path) -> int:
-        """The exit status of `python -m MODULE WORDS`; what it prints goes into `printed`."""
+        """Return the exit status of `python -m MODULE WORDS`, whose output goes into `printed`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([module, words, str(printed)]) + "\n")
         return int(self._process.stdout.readline())
 
     def end(self) -> None:
-        """Close its input, and wait for its end, if it has not ended."""
+        """Close its input and wait for its end, unless it has ended."""
         if self._process.returncode is None:
             self._process.communicate()
 
@@ -66,7 +66,7 @@ def forked(module: str, words: list[str], printed: str) -> int:
 
 
 def _become(module: str, words: list[str], printed: str) -> None:
-    """End this process as the module's own would end. Whatever happens, it never returns."""
+    """End this process as the module would end. Never returns."""
     status = 1
     try:
         nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_WRONLY | os.O_CREAT)
@@ -87,7 +87,7 @@ def _become(module: str, words: list[str], printed: str) -> None:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         if module == "-c":
-            sys.exit(status)  # with what a library does at the end of its process
+            sys.exit(status)  # runs what libraries do at the end of a process
         os._exit(status)
 
 

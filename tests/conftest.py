@@ -33,31 +33,32 @@ CACHE = MADE / "zoo"
 
 ZooPackage = Callable[[str], Path]
 
-# Scripts compile as the zoo does: one cache with one precompiled header, and no probe of the CPU.
+# Scripts compile like the zoo: one cache with one precompiled header, and no test of the CPU's ISA.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
+# The wrapper is most of a compile. Optimizing it takes a quarter of the time, and no test needs it.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
-# Code for one thread has no OpenMP region, and other failures.
+# Code for one thread has no OpenMP region, and fails in other ways.
 os.environ.pop("OMP_NUM_THREADS", None)
-# Rebuilt packages are kept in one place, whichever test asks for one first.
+# All tests share one cache of rebuilt packages.
 os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
 set_hypothesis_home_dir(MADE / "hypothesis")
 
-# CI tries the same examples every time: a new find is for a developer's own run, and most examples are for
-# the night. Neither has a limit on each example, since other tests use the machine at the same time.
-BUSY = [HealthCheck.too_slow]  # so is the machine, if other jobs use its cores
+# CI tries the same examples every time, and most are tried only at night. No example has a time limit,
+# because other tests use the machine at the same time.
+BUSY = [HealthCheck.too_slow]  # generating examples is slow while other jobs use the cores
 settings.register_profile("unhurried", deadline=None, max_examples=few(100), suppress_health_check=BUSY)
 settings.register_profile("repeatable", settings.get_profile("unhurried"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
 
 
 def _let_children_hear_signals() -> None:
-    """Started in the background or under nohup, this process ignores SIGINT or SIGHUP, and so would children.
+    """Give this process handlers that do nothing for signals that it ignores, so that children do not ignore
+    them.
 
-    Servers and programs of the tests are sent both. A handler that does nothing still lets this process
-    outlive them; `exec` resets a handler to the default, and leaves an ignored signal ignored (execve(2)).
+    In the background or under nohup, this process ignores SIGINT or SIGHUP. `exec` resets a handler to the
+    default, but an ignored signal stays ignored (execve(2)), and tests send both signals to children.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -68,13 +69,13 @@ _let_children_hear_signals()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What only `make test-thorough` runs is slow as well."""
+    """Mark tests that only `make test-thorough` runs as slow, too."""
     if thorough.mark in item.iter_markers():
         item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with most tests that run models come first, so that no process is left with one at the end."""
+    """Run files with the most slow tests first, so that no test process ends much later than the others."""
     nightly = {item for item in items if thorough.mark in item.iter_markers()} if not THOROUGH else set()
     slow = Counter(item.path for item in items if item.get_closest_marker("slow") and item not in nightly)
     items.sort(key=lambda item: -slow[item.path])
@@ -85,7 +86,7 @@ def pytest_sessionfinish() -> None:
 
 
 def torch_environment() -> dict[str, str]:
-    """Compile as quickly as this machine can: trust its ISA, keep the Inductor cache between sessions."""
+    """Return variables for quick compiles: trust the CPU's ISA, and keep the Inductor cache."""
     return {
         **os.environ,
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
@@ -96,7 +97,7 @@ def torch_environment() -> dict[str, str]:
 
 
 def example() -> Path:
-    """The package of examples/ranker.py as `make demo` compiles it, with `good.pt` and `bad.pt` beside it."""
+    """Return the package of examples/ranker.py as `make demo` compiles it, beside `good.pt` and `bad.pt`."""
     from examples import demo
 
     demo.DIRECTORY.mkdir(parents=True, exist_ok=True)
@@ -107,11 +108,10 @@ def example() -> Path:
 
 
 def made_once(target: Path, sources: Sequence[Path], make: Callable[[], None], *flags: str) -> Path:
-    """`target`, made by `make` unless the same sources and flags made it with this torch.
+    """Return `target`, made by `make` unless the same sources, flags and torch have made it before.
 
-    A fresh checkout changes the times of files, so their contents count. The lines in a package lead to the
-    sources that made it, which must still be as they were. Test processes side by side share the target: one
-    of them makes it, the others wait.
+    Contents of sources count, because a fresh checkout changes their times. A package refers to lines of its
+    sources, which must not change. Parallel test processes share the target: one makes it, others wait.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     stamp = target.with_suffix(".made-of")
@@ -133,7 +133,7 @@ def _digest(sources: Sequence[Path], flags: Sequence[str]) -> str:
 
 
 def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, str] = {}) -> Path:
-    """`package`, made by `python -m MODULE WORDS FOLDER` unless this source and its `models.py` made it.
+    """Return `package`, made by `python -m MODULE WORDS FOLDER` if MODULE or its `models.py` has changed.
 
     `more` are further variables for the compile.
     """
@@ -149,7 +149,7 @@ def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, st
 
 
 def host_of(source: Path) -> Path:
-    """A C++ program, linked like any other with the libraries of the installed torch, and compiled once."""
+    """Return a C++ program, compiled once and linked with the libraries of the installed torch."""
     found = find_spec("torch")
     assert found is not None and found.origin is not None
     torch, target = Path(found.origin).parent, MADE / "hosts" / f"{source.parent.name}-{source.stem}"
@@ -178,7 +178,7 @@ def _run_compiler(argv: Sequence[str]) -> None:
 
 @cache
 def builder(*more: tuple[str, str]) -> Builder:
-    """The one of this test process with these further variables, which torch reads at its import."""
+    """Return this test process's builder with these further variables, which torch reads when imported."""
     started = Builder({**torch_environment(), **dict(more)}, ROOT)
     atexit.register(started.end)
     _STARTED.append(started)
@@ -190,7 +190,7 @@ _STARTED: list[Builder] = []
 
 @pytest.fixture
 def no_shared_processes() -> None:
-    """Processes that tests share are ended, so that a test can count its own children."""
+    """End the processes that tests share, so that a test can count its own children."""
     end_server()
     while _STARTED:
         _STARTED.pop().end()
@@ -198,19 +198,19 @@ def no_shared_processes() -> None:
 
 
 def build(name: str) -> Path:
-    """The package of the zoo's model `name`."""
+    """Return the package of the zoo's model `name`."""
     return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.build", name)
 
 
 @pytest.fixture(scope="session")
 def zoo() -> ZooPackage:
-    """Path of the compiled package of a zoo model; `NAME.inputs.pt` and `NAME.exported.pt2` lie beside it."""
+    """A function from a zoo model to its package, beside `NAME.inputs.pt` and `NAME.exported.pt2`."""
     return build
 
 
 @pytest.fixture(scope="session")
 def masked() -> Path:
-    """masked.pt2 of tests/interventions/models.py; its inputs lie beside it."""
+    """masked.pt2 of tests/interventions/models.py, with its inputs beside it."""
     return compiled_once(MADE / "interventions" / "masked.pt2", "tests.interventions.models")
 
 
@@ -225,7 +225,7 @@ def bare_python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    """What a tool gets that works in the test's folder."""
+    """The context of a tool that works in the test's folder."""
     return Context(tmp_path, Path(sys.executable))
 
 
@@ -237,7 +237,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A head without processors, so that cases run on the two nodes beside it."""
+    """A Ray head without processors, so that cases run on nodes that a test adds."""
     ray = pytest.importorskip("ray")
     utils = pytest.importorskip("ray.cluster_utils")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

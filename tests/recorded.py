@@ -1,8 +1,8 @@
-"""The recorded outputs below `tests/recordings`, each in a file of its own.
+"""Lays out the recorded outputs of `tests/recordings`, each as a file.
 
-Long ones lie there as they are. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
-JSON objects, or the file that it equals. A number stands for a line of the first row, which has those that
-occur several times.
+Long outputs are files already. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
+JSON objects, or the name of an equal file. A number refers to a line in the first row, which has the lines
+that occur several times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXTS = HOME / "texts.jsonl"
 
 
 def _laid_out() -> Path:
-    """A folder with all files, made once for each content of the recordings."""
+    """Return a folder with all files, made once for each state of the recordings."""
     files = sorted(path for path in HOME.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(bytes(path) + path.read_bytes() for path in files)).hexdigest()[:12]
     target = MADE / "recordings" / digest
@@ -38,7 +38,7 @@ def _laid_out() -> Path:
                 (new / row["file"]).write_text(text)
             try:
                 new.rename(target)
-            except OSError:  # another process was faster: its folder is not empty
+            except OSError:  # another process was faster, so the folder is not empty
                 if not target.is_dir():
                     raise
     return target

@@ -1,7 +1,7 @@
-"""Tools called as the server calls them: torch stays imported between the tests of one process.
+"""Calls tools as the server does: torch stays imported between the tests of a process.
 
-A tool that is called alone starts a Python with torch for each of its steps, a second of processor time and
-more for each. In the server they are forks of a process that has torch imported; so they are here.
+Otherwise each step of a tool would start a Python that imports torch, which takes more than a second of
+processor time. Here, as in the server, steps are forks of a process that has imported torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def served(
     *arguments: Asked.args,
     **options: Asked.kwargs,
 ) -> Result:
-    """What the tool returns; raises what it raises."""
+    """Return what the tool returns, or raise what it raises."""
     portal, home = _server()
 
     async def call() -> Result:
@@ -42,7 +42,7 @@ def served(
 
 
 def end_server() -> None:
-    """End the processes; a later call starts others."""
+    """End the processes. A later call starts others."""
     _running.close()
     _server.cache_clear()
 

@@ -1,4 +1,4 @@
-"""Programs with known answers: the answers, the scorer, verdicts on recorded logs; on request a third."""
+"""Programs with known answers: answers, scorer, verdicts on recorded logs, and on request on programs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verdict(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_corpus_is_small_and_balanced() -> None:
-    """At most 60 programs, both kinds of machine, healthy ones, and every category."""
+    """There are at most 60 programs, for CPU and CUDA, with healthy ones and all categories."""
     needs = [answer.needs for answer in ANSWERS]
     assert len(ANSWERS) <= 60
     assert min(needs.count("cpu"), needs.count("cuda")) >= 15
@@ -66,21 +66,21 @@ def test_the_corpus_is_small_and_balanced() -> None:
 
 @pytest.mark.parametrize("category", FAILURES)
 def test_a_category_has_two_programs_and_a_look_alike(category: str) -> None:
-    """At least two programs fail in each way, and one that runs well looks as if it would."""
+    """At least two programs fail in each way, and one that works looks as if it would fail."""
     failing = [answer.name for answer in ANSWERS if answer.category == category]
     alike = [answer.name for answer in ANSWERS if category in answer.looks_like]
     assert (len(failing) >= 2, len(alike) >= 1) == (True, True), f"{failing}, look-alikes {alike}"
 
 
 def test_each_program_teaches_something_else() -> None:
-    """Each answer says in one short line what its program is there for, and no two say the same."""
+    """Each answer says in one short line what its program is for, and no two lines are equal."""
     reasons = [answer.fields.get("teaches") or answer.fields.get("issue_class") or "" for answer in ANSWERS]
     assert all(10 <= len(reason) <= 110 for reason in reasons)
     assert len(set(reasons)) == len(reasons)
 
 
 def test_the_readme_counts_the_programs() -> None:
-    """Its table has the programs of each category by device, and its look-alikes by name."""
+    """The README's table has the programs of each category by device, and the look-alikes by name."""
     table = (ROOT / "benchmarks" / "corpus" / "README.md").read_text()
     counted = Counter((answer.category, answer.needs) for answer in ANSWERS)
     alike = {
@@ -92,14 +92,14 @@ def test_the_readme_counts_the_programs() -> None:
 
 
 def test_every_program_has_an_answer_and_every_answer_a_program() -> None:
-    """A program NAME.py has the key NAME in answers.yaml; the log of one that was removed goes with it."""
+    """A program NAME.py has the key NAME in answers.yaml, and every log has a program."""
     assert {path.stem for path in PROGRAMS.glob("*.py")} == {answer.name for answer in ANSWERS}
     assert set(logs()) <= {answer.name for answer in ANSWERS}
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer.name))
 def test_an_answer_uses_the_vocabulary_and_fits_its_program(answer: Answer) -> None:
-    """Categories and kinds exist, patterns compile, and the model lines are lines of the program."""
+    """Categories and kinds exist, patterns compile, and the model lines occur in the program."""
     source = (PROGRAMS / f"{answer.name}.py").read_text()
     ast.parse(source)
     categories = {*answer.categories, *answer.log_accepts} - {"inconclusive", None}
@@ -113,7 +113,7 @@ def test_an_answer_uses_the_vocabulary_and_fits_its_program(answer: Answer) -> N
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer.name))
 def test_a_program_does_not_give_its_answer_away(answer: Answer) -> None:
-    """Neither the name nor the first words of a program name its category or say what is wrong."""
+    """Neither the name nor the docstring of a program names its category or the cause."""
     source = (PROGRAMS / f"{answer.name}.py").read_text()
     told = f"{answer.name} {ast.get_docstring(ast.parse(source))}".lower()
     assert not any(category in told for category in (*FAILURES, "no_fault", "healthy", "wrong"))
@@ -121,7 +121,7 @@ def test_a_program_does_not_give_its_answer_away(answer: Answer) -> None:
 
 
 def test_a_verdict_is_right_with_the_category_party_and_line_of_the_answer(tmp_path: Path) -> None:
-    """A location counts by the text at its line as well as by the code that it tells."""
+    """A location is right by the text at its line or by the code that it quotes."""
     script = tmp_path / "made_up.py"
     script.write_text("import torch\nh = self.inp(x)\n")
     place = {"file": "/else/where/made_up.py", "line": 2}
@@ -142,7 +142,7 @@ def test_a_verdict_is_right_with_the_category_party_and_line_of_the_answer(tmp_p
     ],
 )
 def test_another_party_is_wrong(party: dict[str, Any]) -> None:
-    """Kind, index, dimension and name all count."""
+    """Kind, index, dimension and name must all fit."""
     assert not any(fits(alternative, party) for alternative in ANSWER.guilty)
 
 
@@ -163,12 +163,12 @@ def test_another_party_is_wrong(party: dict[str, Any]) -> None:
 def test_the_category_is_judged_by_form(
     answer: Answer, form: str, fields: dict[str, Any], right: bool
 ) -> None:
-    """Of a log alone, a suspicion is enough; any other form must claim what is right."""
+    """For a log, a suspicion is enough. Any other form must claim the right category."""
     assert judge(answer, form, verdict(**fields), None).category_right is right
 
 
 def test_calibration_counts_what_was_claimed() -> None:
-    """A proven verdict with the wrong party is a wrong one; a claim without confidence is not counted."""
+    """A proven verdict with the wrong party counts as wrong. `possible` is not counted."""
     right = Score("a", "script", "constants", "fault", "constants", True, True, None, "proven")
     scores = [right, replace(right, guilty_right=False), replace(right, confidence="possible")]
     proven, likely = calibration(scores)
@@ -177,7 +177,7 @@ def test_calibration_counts_what_was_claimed() -> None:
 
 
 def test_the_end_of_a_run_is_compared_with_the_answer() -> None:
-    """A healthy case must end with status 0; only a hang may run into its time limit."""
+    """A healthy case must end with status 0. Only a hang may reach its time limit."""
     fault = replace(ANSWER, expected_error="rc=-11")
     assert as_expected(fault, "Fatal Python error", -11, timed_out=False)
     assert not as_expected(fault, "Fatal Python error", -11, timed_out=True)
@@ -198,7 +198,7 @@ async def log_verdict(answer: Answer, directory: Path) -> dict[str, Any]:
 
 
 async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> None:
-    """From a log alone no claim is wrong, no healthy program is accused, the first suspicions are right."""
+    """From a log alone, no claim is wrong, no healthy program is accused, and first suspicions are right."""
     scores = [judge(a, "log", await log_verdict(a, tmp_path / a.name), None) for a in RECORDED]
     assert len(scores) >= 25
     claimed = [score for score in scores if score.claimed]
@@ -209,7 +209,7 @@ async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> No
 
 
 def test_a_recorded_log_names_no_machine() -> None:
-    """Paths of the checkout, of the interpreter and of caches are replaced, and inner library frames cut."""
+    """Paths of the checkout, interpreter and caches are replaced, and inner library frames removed."""
     text = f'  File "{ROOT}/a.py"\n{CACHE}/programs/a-12/script/a.py {Path.home()}/x'
     assert neutral(text) == '  File "/srv/app/a.py"\n/srv/app/a.py /home/app/x'
     assert [name for name, log in LOGS.items() if str(ROOT) in log or shortened(log) != log] == []
@@ -218,7 +218,7 @@ def test_a_recorded_log_names_no_machine() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(THIRD is None, reason="set CORPUS_THIRD=N to score every third case, from the Nth on")
 def test_a_third_of_the_cases_reaches_the_targets() -> None:
-    """Script, package and log of every third CPU case; no wrong `proven` and no false alarm among them."""
+    """Every third CPU case reaches the targets as script, package and log."""
     console = Console(stderr=True)
     scores = run(arguments(["--needs", "cpu", "--third", str(THIRD)]), console)
     missed = [str(share) for share in all_shares(scores) if not share.reached]
@@ -227,7 +227,7 @@ def test_a_third_of_the_cases_reaches_the_targets() -> None:
 
 @pytest.mark.parametrize("answer", SEVERAL, ids=lambda answer: str(answer.name))
 def test_an_answer_has_two_defects_and_repairs_that_apply(answer: Answer) -> None:
-    """A failing program has a cause, a healthy one none; each repair leaves a program that parses."""
+    """Only a failing program has a cause, and each repair leaves a program that parses."""
     defects = [*answer.causes, *answer.bystanders]
     assert len(defects) >= 2 and bool(answer.causes) == (answer.outcome == "fault")
     assert {category for defect in defects for category in defect.categories} <= set(CATEGORIES)
@@ -284,7 +284,7 @@ def accusing(category: str, kind: str, index: int | None = None, **fields: Any) 
     ],
 )
 def test_a_bystander_is_told_from_a_cause(told: dict[str, Any], spared: bool) -> None:
-    """By its category, and by its component where a cause has the same; in `causes` as in the verdict."""
+    """A bystander is recognized by its category, or by its component if a cause has the same category."""
     assert bystander_spared(TWO, told) is spared
     assert bystander_spared(replace(TWO, bystanders=()), told) is None
 
@@ -305,12 +305,12 @@ SECOND = {"kind": "input", "name": "y", "input_index": 1}
     ],
 )
 def test_causes_have_an_order(causes: list[dict[str, Any]], right: bool | None) -> None:
-    """A verdict may stop after the first cause, but names no other first and none that is not there."""
+    """A verdict may stop after the first cause, but must start with it and name no other."""
     assert causes_in_order(TWO, {"outcome": "fault", "causes": causes}) is right
 
 
 def test_the_summary_counts_proven_apart() -> None:
-    """A proven verdict about a bystander is a proven one that is wrong."""
+    """A proven verdict about a bystander counts as proven and wrong."""
     right = Score(
         "a", "script", "constants", "fault", "constants", True, True, None, "proven", bystander_spared=True
     )
@@ -329,7 +329,7 @@ def test_validating_runs_a_program_without_its_defects(
     repaired: str,
     code: int,
 ) -> None:
-    """A repair that does not mend is found by running the program with it."""
+    """A repair that does not work is found by running the repaired program."""
     (tmp_path / "small.py").write_text("a, b = 1, 2\nprint(a, b)\nassert a == 3, 'shapes'\n")
     (tmp_path / "answers.yaml").write_text(
         "small: {needs: cpu, outcome: fault, category: script_error, cause: a, expected_error: shapes,\n"

@@ -1,4 +1,4 @@
-"""The guides and reference pages: format, length, links, and that they agree with the code."""
+"""The guides and reference pages: format, length, links, and agreement with the code."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIELDS = {"name", "description", "license", "compatibility", "metadata", "allowe
 TOOL = re.compile(
     r"`((?:explain|inspect|dump|locate|trace|compare)_\w+|wait_\w*job|stop_\w*job|diagnose|check_devices|compile_with\w+|run_det\w+)`"
 )
-# Starts what lies in the skill's own folder, with locked versions; installs nothing by name.
+# Starts the launcher in the skill's folder with locked versions. It installs nothing by name.
 LAUNCHES = "uv run --frozen --script SKILL_DIR/tools/aoti_debug.py "
 INSTALLS = re.compile(
     r"\b(?:pip3?|uv|npx?|npm|conda|apt(?:-get)?|brew) (?:install|add|run)\b|\b(?:uvx|curl|wget|sudo)\b"
     r"|\| *(?:ba)?sh\b|git\+https|@latest"
 )
-# Families whose text only says that something failed: SKILL.md tells how to find the text that says what.
+# Families whose text only says that something failed. SKILL.md says how to find the text with the cause.
 UNSPECIFIC = {
     "generic_api_call",
     "shim_call",
@@ -64,12 +64,12 @@ def test_the_frontmatter_follows_the_specification() -> None:
 
 
 def test_the_description_is_quoted() -> None:
-    """A colon in an unquoted description makes installers skip the skill."""
+    """An unquoted description with a colon makes installers skip the skill."""
     assert re.search(r'^description: "[^"]+"$', SKILL.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_the_skill_opens_with_one_command() -> None:
-    """The first section has the launcher beside this file, then the tool, then how to save inputs."""
+    """The first section has the launcher, then the tool, then how to save inputs."""
     first = body().partition("\n## ")[2].partition("\n## ")[0]
     assert first.index(LAUNCHES) < first.index("`diagnose`") < first.index("torch.save")
     assert (ROOT / "tools" / "aoti_debug.py").is_file()
@@ -104,14 +104,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("guide", SUB_GUIDES, ids=lambda path: path.name)
 def test_guides_name_each_other_without_links(guide: Path) -> None:
-    """Each page is one link away from SKILL.md; scanners object to the chains that further links make."""
+    """Each page is one link away from SKILL.md, because scanners reject chains of links."""
     links = re.findall(r"\]\(([^)#]+)\)", guide.read_text(encoding="utf-8"))
     assert {(guide.parent / link).resolve() for link in links} <= set(REFERENCES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_a_numbered_section_exists(page: Path) -> None:
-    """`section 7` of this page, and of another page that is named right before it, is a heading there."""
+    """`section 7` of a page, or of another page named right before it, is a heading of that page."""
     text = page.read_text(encoding="utf-8")
     for name, number in re.findall(r"(?:\]\(|`)([\w./-]+\.md)[)`], sections? (\d+)", text):
         text_there = PLACES[Path(name).name].read_text(encoding="utf-8")
@@ -123,20 +123,20 @@ def test_a_numbered_section_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_install_nothing(page: Path) -> None:
-    """No install command and no download: scanners refuse such pages, and agents would run them."""
+    """Pages have no install command and no download: scanners reject them, and agents would run them."""
     assert INSTALLS.findall(page.read_text(encoding="utf-8").replace(LAUNCHES, "")) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_say_that_logs_are_data(page: Path) -> None:
-    """An agent that reads a log is told not to follow it."""
+    """An agent that reads a log is told that it is data."""
     text = " ".join(page.read_text(encoding="utf-8").split())
     assert re.search(r"data[.:*]*\*?\*? .{0,40}run", text, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_tables_have_equal_rows(page: Path) -> None:
-    """Each row of a table has as many cells as its head."""
+    """Each row of a table has as many cells as its header."""
     width = 0
     for line in page.read_text(encoding="utf-8").splitlines():
         cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
@@ -159,7 +159,7 @@ def test_the_skill_leads_to_every_guide(guide: Path) -> None:
 
 
 def test_every_family_has_a_guide() -> None:
-    """Only a text that does not say what failed leads to SKILL.md; the others lead to a guide."""
+    """Only a text that does not say what failed leads to SKILL.md, other texts lead to a guide."""
     assert {family.id for family in FAMILIES if family.guide == "SKILL.md"} == UNSPECIFIC
     assert {family.guide for family in FAMILIES} <= {guide.file for guide in GUIDES}
 
@@ -172,18 +172,18 @@ SAVED = re.compile(r"Save as `(?P<name>[\w.]+)`:$")
 
 @dataclass(frozen=True)
 class Followed:
-    """What the commands and programs of a guide printed, in the order of the guide, by their first words."""
+    """The output of a guide's commands and programs, in order, by their first words."""
 
     printed: dict[str, str]
 
     def of(self, start: str) -> str:
-        """The output of the one block that starts so."""
+        """Return the output of the block that starts with `start`."""
         (found,) = (text for code, text in self.printed.items() if code.startswith(start))
         return found
 
 
 def follow(guide: str, directory: Path) -> Followed:
-    """Save what the guide says to save, run everything else, in `directory`."""
+    """Save the files of the guide in `directory`, and run its other blocks there."""
     printed: dict[str, str] = {}
     for found in BLOCK.finditer((ROOT / "guides" / guide).read_text(encoding="utf-8")):
         code = re.sub(r"^   ", "", found["code"], flags=re.MULTILINE)
@@ -198,7 +198,7 @@ def follow(guide: str, directory: Path) -> Followed:
 
 
 def run(kind: str, code: str, directory: Path) -> str:
-    """One block as a reader would run it: stdout and stderr, whatever the status."""
+    """Run a block, and return stdout and stderr, whatever the status."""
     argv = ["/bin/sh", "-c", code] if kind == "sh" else [sys.executable, "-W", "ignore", "-c", code]
     env = {
         **torch_environment(),
@@ -213,7 +213,7 @@ def run(kind: str, code: str, directory: Path) -> str:
 
 @pytest.fixture(scope="module")
 def nan_guide(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Followed:
-    """A package that makes NaN of its inputs, and that is older than the weights of its program."""
+    """A package that makes NaN of its inputs, and is older than the weights of its program."""
     directory = tmp_path_factory.mktemp("nan-guide")
     package = zoo("logarithm")
     shutil.copy(package, directory / "model.pt2")
@@ -235,23 +235,23 @@ DEPARTS = "launch 2, aoti_torch_cpu_addmm_out: linear_1 is "
     ("start", "words"),
     [
         pytest.param(f"{DUMP} --stop-at-first-bad", (FIRST, "torch.log(scale)"), id="3: the first NaN"),
-        # The minimum of what the logarithm reads.
+        # The minimum that the logarithm reads.
         pytest.param(f"{DUMP} --launches 1", ("seen 1", "-1"), id="3: the negative value"),
         pytest.param("aoti-debug run-deterministic", ("outputs differ no",), id="6: two runs agree"),
-        # Not the NaN, which eager mode has too.
+        # Eager mode has the NaN as well, so it is not reported.
         pytest.param("aoti-debug compare-with-eager", ("outcome differs", DEPARTS), id="7: the old layer"),
         pytest.param("program", ("nan",), id="10: the program in one call"),
     ],
 )
 def test_the_guide_on_nan_finds_both_faults(nan_guide: Followed, start: str, words: tuple[str, ...]) -> None:
-    """Each section's command prints what its text says that it shows."""
+    """Each section's command prints what the text says."""
     told = " ".join(nan_guide.of(start).split())
     assert [each for each in words if each not in told] == [] and "Error" not in told
 
 
 @pytest.fixture(scope="module")
 def shapes_guide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Followed, Path]:
-    """The guide brings its own example: an operator whose fake function holds only for the export's batch."""
+    """The guide's own example: an operator whose fake function is right only for the exported batch size."""
     directory = tmp_path_factory.mktemp("shapes-guide")
     return follow("inputs-shapes-custom-ops.md", directory), directory
 
@@ -271,18 +271,18 @@ SIZES = "Shapes torch.Size([3, 3]) and torch.Size([4, 3]) are not equal!"
                 "returned shape [3, 3]",
             ),
         ),
-        # The input checks of the package compare operators with their fake functions.
+        # The package's input checks compare operators with their fake functions.
         ("aoti-debug run-deterministic", ("expected size 3==4",)),
         ("aoti-debug inspect-package", ("dim 0: 2 to 64",)),
         ("program 3", ("6 (3, 3)",)),
-        # A mismatch only at a size that is not the export's.
+        # Shapes differ only at a size that was not exported.
         ("program 5", ("8 SUCCESS", SIZES)),
     ],
 )
 def test_the_guide_on_shapes_finds_its_operator(
     shapes_guide: tuple[Followed, Path], start: str, words: tuple[str, ...]
 ) -> None:
-    """Its example is compiled without complaint; each command after that names the operator or its sizes."""
+    """The example compiles without complaint, and later commands name the operator or its sizes."""
     followed, directory = shapes_guide
     assert "Error" not in followed.of("python build.py")
     assert {"model.pt2", "program.pt2", "good.pt", "batch.pt"} <= {path.name for path in directory.iterdir()}
@@ -292,7 +292,7 @@ def test_the_guide_on_shapes_finds_its_operator(
 
 @thorough
 def test_good_inputs_hide_it(shapes_guide: tuple[Followed, Path]) -> None:
-    """Section 5: at the size of the export the package is right."""
+    """Section 5: at the exported size, the package is right."""
     command = "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2"
     told = run("sh", f"{command} --inputs good.pt --extra-imports thin_op.py", shapes_guide[1])
     assert re.search(r"outcome +agrees", told), told

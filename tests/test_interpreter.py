@@ -1,4 +1,4 @@
-"""Which Python a call gets that names none: where it is looked for, and that it has torch."""
+"""Which Python is used if a call names none: where it is searched for, and that it has torch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OURS = Path(sys.executable)
 
 @pytest.fixture(autouse=True)
 def own_torch_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests run where torch is; here our own environment is like a server's, without it."""
+    """Hide this environment's torch, because a server's environment has none."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
 
 
 def environment(root: Path, torch: bool = True) -> Path:
-    """A virtual environment as far as it is looked at, with a torch or without; its interpreter."""
+    """Make a minimal virtual environment, with torch or without. Return its interpreter."""
     python = root / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to("/bin/false")
@@ -41,7 +41,7 @@ def environment(root: Path, torch: bool = True) -> Path:
 
 
 def test_the_variable_is_taken_unasked(tmp_path: Path) -> None:
-    """AOTI_DEBUG_PYTHON is a decision: it wins over an active environment, and nobody looks for torch."""
+    """AOTI_DEBUG_PYTHON is preferred to an active environment, and not checked for torch."""
     environment(tmp_path / "active")
     env = {"AOTI_DEBUG_PYTHON": "~/some/python", "VIRTUAL_ENV": str(tmp_path / "active")}
     assert default_python(env, tmp_path) == Path.home() / "some" / "python"
@@ -49,7 +49,7 @@ def test_the_variable_is_taken_unasked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", interpreter.ACTIVE)
 def test_an_active_environment_with_torch_is_taken(tmp_path: Path, variable: str) -> None:
-    """A virtual or conda environment, before that of the folder, which has what one without torch lacks."""
+    """A virtual or conda environment is preferred to the folder's, unless only the folder's has torch."""
     active = environment(tmp_path / "active")
     local, bare = environment(tmp_path / ".venv"), tmp_path / "bare"
     environment(bare, torch=False)
@@ -58,7 +58,7 @@ def test_an_active_environment_with_torch_is_taken(tmp_path: Path, variable: str
 
 
 def test_the_environment_of_the_project_is_found_from_below(tmp_path: Path) -> None:
-    """`.venv` beside `.git`, from a folder of that repository; above it nobody looks."""
+    """`.venv` beside `.git` is found from a folder of the repository. Folders above are not searched."""
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     (project / "src" / "model").mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_the_environment_of_the_project_is_found_from_below(tmp_path: Path) -> N
 
 
 def test_python_on_path_is_asked(tmp_path: Path) -> None:
-    """A program that says that it has torch, behind one that has none and one that is no Python."""
+    """A program that has torch is found after one without torch and one that is not Python."""
     for name, script in (("none", "exit 1"), ("broken", "garbage"), ("good", "exit 0")):
         program = tmp_path / name / "python3"
         program.parent.mkdir()
@@ -80,7 +80,7 @@ def test_python_on_path_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_program_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that does not answer costs the limit, and is taken for one without torch."""
+    """An interpreter that does not answer within the limit counts as one without torch."""
     monkeypatch.setattr(interpreter, "ASKING_S", 0.2)
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
@@ -90,7 +90,7 @@ def test_a_program_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_real_interpreter_is_asked_without_importing_torch(tmp_path: Path) -> None:
-    """This very Python through a link elsewhere: it starts, and finds torch beside the real one."""
+    """A link to this Python is started, and finds torch without importing it."""
     program = tmp_path / "python3"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime "$@" 2>{tmp_path}/imported\n')
     program.chmod(0o755)
@@ -99,7 +99,7 @@ def test_a_real_interpreter_is_asked_without_importing_torch(tmp_path: Path) -> 
 
 
 def test_without_any_torch_the_first_one_is_named(tmp_path: Path) -> None:
-    """The error of a run then names the environment that the user works in."""
+    """The first candidate is returned, so the error names the environment that the user works in."""
     active = environment(tmp_path / "active", torch=False)
     env = {"VIRTUAL_ENV": str(tmp_path / "active"), "PATH": ""}
     assert default_python(env, tmp_path) == active
@@ -107,7 +107,7 @@ def test_without_any_torch_the_first_one_is_named(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_that_gets_torch_is_seen(tmp_path: Path) -> None:
-    """`pip install torch` while the server runs is enough: a lack of it is not remembered."""
+    """`pip install torch` while the server runs is noticed, because a lack of torch is not cached."""
     python = environment(tmp_path / "active", torch=False)
     assert not has_torch(python)
     (tmp_path / "active/lib/python3.12/site-packages/torch").mkdir()
@@ -116,7 +116,7 @@ def test_an_interpreter_that_gets_torch_is_seen(tmp_path: Path) -> None:
 
 
 def test_help_is_spelled_as_the_caller_would() -> None:
-    """An argument of a tool, an option of a command."""
+    """Help names an argument for tools, and an option for commands."""
     token = on_command_line.set(False)
     assert "pass `python`" in interpreter_help()
     on_command_line.set(True)
@@ -140,7 +140,7 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, 
 
 @pytest.mark.parametrize("active", [{"VIRTUAL_ENV": "/home/me/.venv"}, {}], ids=["active", "none"])
 def test_the_launcher_leaves_the_environment_of_uv(active: dict[str, str]) -> None:
-    """Variables come from uv's own environment, which `uv run` changed for its child."""
+    """The variables are those of the process that started uv, which `uv run` had changed."""
     env = {"PATH": "/home/me/.venv/bin:/usr/bin", **active}
     done = subprocess.run(
         [sys.executable, "-c", AS_UV, SHOW], env=env, capture_output=True, text=True, check=True
@@ -149,7 +149,7 @@ def test_the_launcher_leaves_the_environment_of_uv(active: dict[str, str]) -> No
 
 
 def test_the_launcher_leaves_any_other_environment_alone() -> None:
-    """Started by a Python of an active environment: nothing is undone."""
+    """If a Python of an active environment started the launcher, variables stay."""
     env = {"PATH": "/usr/bin", "VIRTUAL_ENV": sys.prefix}
     done = subprocess.run([sys.executable, "-c", SHOW], env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == env

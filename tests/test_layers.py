@@ -26,11 +26,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("operations",),
     ("cost",),
     ("diagnosis",),
-    ("operations.arguments",),  # what a tool gets as its caller typed it
+    ("operations.arguments",),  # the arguments of a tool, as its caller gave them
     ("tools",),
     ("recorder",),
     ("probes",),
-    ("runtime",),  # how a child is started: what every tool gets, and what `probes` builds with
+    ("runtime",),  # how a child is started: for every tool, and for the builds of `probes`
     ("memory_faults",),
     ("package",),
     ("logs", "flags"),
@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("model", "errors", "plurals", ""),
 )
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-# What few need, and who alone may import it.
+# Rarely needed modules, and who may import them.
 OPTIONAL = {
     "sweep": {"cli.app"},
     "tools.reduce": {"operations.table", "tools.bisect"},
@@ -52,7 +52,7 @@ OPTIONAL = {
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Every module below `mcp_server`, named without it: `tools.context`, and "" for the package itself."""
+    """Return every module by its name below `mcp_server`, such as `tools.capture`, or "" for the package."""
     found = {}
     for path in PRODUCT.rglob("*.py"):
         parts = list(path.relative_to(PRODUCT).with_suffix("").parts)
@@ -66,7 +66,7 @@ def imports(name: str) -> tuple[str, ...]:
 
 
 def read_imports(name: str) -> Iterator[str]:
-    """The modules of ours that a module imports, anywhere in it."""
+    """Yield our modules that a module imports, anywhere in it."""
     path = PRODUCT.joinpath(*name.split(".")) if name else PRODUCT
     package = name.split(".") if path.is_dir() else name.split(".")[:-1]
     for node in ast.walk(modules()[name]):
@@ -86,7 +86,7 @@ def read_imports(name: str) -> Iterator[str]:
 
 
 def level(name: str) -> int:
-    """The number of a module's layer; 0 is the top."""
+    """Return the number of a module's layer; 0 is the top."""
     parts = name.split(".")
     return next(LEVEL[key] for n in range(len(parts), -1, -1) if (key := ".".join(parts[:n])) in LEVEL)
 
@@ -103,7 +103,7 @@ def test_imports_point_down_only() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    """A new folder is put into a layer: the package itself holds `__init__` alone."""
+    """Every module belongs to a layer. The package itself has only `__init__`."""
     assert {name.partition(".")[0] for name in modules()} == {name.partition(".")[0] for name in LEVEL}
 
 
@@ -111,7 +111,7 @@ FAN_OUT = 20
 
 
 def test_no_module_imports_from_too_many() -> None:
-    """What needs so many others has more than one task."""
+    """A module that needs so many others has more than one task."""
     for name, tree in modules().items():
         sources = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
         assert sum(below(source, "mcp_server") for source in sources) <= FAN_OUT, name
@@ -121,7 +121,7 @@ CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setde
 
 
 def root_of(node: ast.expr) -> str:
-    """`case` for `case.call.request["x"]`."""
+    """Return `case` for `case.call.request["x"]`."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -136,7 +136,7 @@ def writes(node: ast.AST) -> bool:
 
 
 def test_causes_only_read() -> None:
-    """What is observed is written by `observe` alone, of which no cause knows."""
+    """Causes import no module of `observe` and change nothing below `case`."""
     for name in (name for name in modules() if below(name, "diagnosis.causes")):
         assert [other for other in imports(name) if below(other, "diagnosis.observe")] == [], name
         assert [ast.unparse(node) for node in ast.walk(modules()[name]) if writes(node)] == [], name
@@ -144,14 +144,14 @@ def test_causes_only_read() -> None:
 
 @pytest.mark.parametrize("folder", ["worker", "package.terms"])
 def test_what_imports_no_module_of_ours_but_its_own(folder: str) -> None:
-    """The worker runs where nothing of ours is installed; the reader of kernels could be published alone."""
+    """The worker runs without our other modules, and the kernel reader could be published alone."""
     names = [name for name in modules() if below(name, folder)]
     assert names and [other for name in names for other in imports(name) if not below(other, folder)] == []
 
 
 @pytest.mark.parametrize("optional", OPTIONAL)
 def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
-    """`sweep`, reduction and reports: the core does not know of them."""
+    """`sweep`, reduction and reports are imported only where they are needed."""
     users = {name for name in modules() for other in imports(name) if below(other, optional)}
     strangers = {name for name in users if not below(name, optional)}
     assert [name for name in strangers if not any(below(name, user) for user in OPTIONAL[optional])] == []
@@ -166,7 +166,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
-    """In a new process, with all that a diagnosis through MCP imports."""
+    """A diagnosis over MCP, in a new process, imports no torch and no rarely needed module."""
     run = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = json.loads(run.stdout)
     unwanted = (
@@ -185,8 +185,8 @@ def test_the_page_shows_these_layers() -> None:
     assert shown == [tuple(n.replace(".", "/") for n in layer if n) for layer in LAYERS]
 
 
-# What a user, a client or the documentation sees. A name from any other module of ours is deep: a
-# class that is renamed there renames a test, though nobody outside can tell.
+# Modules that a user, client or document sees. Names from other modules are deep: renaming a class there
+# renames it in tests, although nobody outside can notice.
 PUBLIC = (
     "cli",
     "diagnosis.diagnose",
@@ -197,7 +197,7 @@ PUBLIC = (
     "model",
     "operations.table",
     "package.archive",
-    "package.pytorch",  # with `package.terms` it could be published by itself
+    "package.pytorch",  # could be published with `package.terms`
     "package.terms",
     "package.view",
     "render",
@@ -212,7 +212,7 @@ MOST_DEEP = 348
 
 @cache
 def imported() -> tuple[tuple[str, str, str], ...]:
-    """File, module and name of each import from a module, anywhere in a test file."""
+    """Return file, module and name of each import from a module in a test file."""
     return tuple(_imported())
 
 
@@ -229,7 +229,7 @@ def public(module: str) -> bool:
 
 
 def test_no_test_file_imports_another() -> None:
-    """What two files need lies in a support module, where it is found without reading tests."""
+    """What two test files need is in a support module."""
     of_tests = [
         (file, module, name)
         for file, module, name in imported()
@@ -239,7 +239,7 @@ def test_no_test_file_imports_another() -> None:
 
 
 def test_fewer_names_come_from_inside_the_product() -> None:
-    """The number only goes down."""
+    """The number of deep names must not grow."""
     deep = {
         (module, name)
         for _, module, name in imported()

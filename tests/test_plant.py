@@ -1,4 +1,4 @@
-"""Planted programs and their judge, and the figures of first verdicts in the texts."""
+"""Planted programs, their judge, and published numbers of first verdicts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_right_verdict_gets_every_point() -> None:
 def test_component_element_and_line_are_judged_apart(
     verdict: dict[str, Any], component: bool, element: bool, line: bool
 ) -> None:
-    """Each mark says only whether its own field is right; none is given for a verdict that accuses nobody."""
+    """Each mark judges only its own field. A verdict that accuses nobody gets no mark."""
     score = judge(ANSWER, verdict, value_at)
     assert (score.component_right, score.element_named, score.line_named) == (component, element, line)
 
@@ -107,7 +107,7 @@ def test_only_an_accusation_is_wrong_of_a_healthy_program() -> None:
 
 
 def test_the_table_counts_healthy_programs_apart() -> None:
-    """An accused healthy program is no wrong category, and one that was not planted counts nowhere."""
+    """An accused healthy program is not a wrong category, and an unplanted one does not count."""
     counted = {"category_right": True, "component_right": True, "element_right": None, "fix_printed": True}
     fault = {
         "fault": "index_too_high",
@@ -125,14 +125,14 @@ def test_the_table_counts_healthy_programs_apart() -> None:
 
 
 def test_the_published_tables_are_those_of_the_results() -> None:
-    """The page of the benchmarks shows what the verdicts of the last planted programs come to."""
+    """The page of the benchmarks has the tables of the kept results."""
     page = (ROOT / "benchmarks" / "README.md").read_text()
     for run in kept("planted").values():
         assert "\n".join(table(of_kept(run))) in page
 
 
 def test_judged_programs_of_several_runs_are_kept_together(tmp_path: Path) -> None:
-    """An accused one is kept with its seed, others as a number; one that could not be planted is left out."""
+    """An accused program is kept with its seed, others as a number. Unplanted ones are left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarks.RESULTS", tmp_path / "results.json")
         (tmp_path / "results.json").write_text("{}")
@@ -174,7 +174,7 @@ assert torch.isfinite(x / y).all()
     ("before", "after", "right"),
     [
         (RATIO, "ratio = x / torch.where(y == 0, 1, y)", True),
-        (RATIO, "ratio = x * 0", False),  # finite, and another model
+        (RATIO, "ratio = x * 0", False),  # finite, but another model
         (RATIO, "ratio = x / (y + 0)", False),
         (RATIO, "y = torch.where(y == 0, 1, y)\nratio = x / y", True),
         (None, "args[1] = args[1].clamp(min=1)", True),
@@ -184,7 +184,7 @@ assert torch.isfinite(x / y).all()
             None,
             "if not (args[1] > 1.5).all(): raise ValueError('above 1.5')",
             False,
-        ),  # refuses good inputs, too
+        ),  # rejects good inputs, too
         (None, "keep the divisor away from 0", None),
         ("state['y']", "state['y'].contiguous()", None),
     ],
@@ -192,7 +192,7 @@ assert torch.isfinite(x / y).all()
 def test_a_printed_change_is_applied_and_run(
     tmp_path: Path, before: str | None, after: str, right: bool | None
 ) -> None:
-    """A fix in lines of the model or about `args` is right if the failure goes and usual calls stay right."""
+    """A fix of model lines or `args` is right if the failure disappears and usual calls stay right."""
     x, y = torch.ones(2, 3), torch.full((2, 3), 1.25)
     torch.save((x, y.clone()), tmp_path / "before.pt")
     y[1, 2] = 0
@@ -203,7 +203,7 @@ def test_a_printed_change_is_applied_and_run(
 
 
 def test_every_mistake_is_an_edit_of_its_source() -> None:
-    """The old text and the lines of the answer are in the model, and each fault of that name has a model."""
+    """The old text and the answer's lines are in the model, and each edit belongs to a fault."""
     faults = fault_rows()
     for edit, source in ((edit, model.source) for model in MODELS.values() for edit in model.edits):
         edited = source.replace(edit.old, edit.new)
@@ -214,7 +214,7 @@ def test_every_mistake_is_an_edit_of_its_source() -> None:
 
 
 def test_the_readme_quotes_the_tables_of_first_sight() -> None:
-    """Categories of scripts, and how often `proven` was right, are the sums of the rows of the page."""
+    """The README's shares of categories and of `proven` are the sums of the page's rows."""
     page = (ROOT / "benchmarks" / "first_sight.md").read_text()
     shares = {
         "scripts": re.findall(r"^\| \d \| script \| (\d+) of (\d+) \| [^|]+\| [^|]+\| [^|]+\|", page, re.M),

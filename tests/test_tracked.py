@@ -1,4 +1,4 @@
-"""What an install copies: every tracked file, plain and few; what is made lies elsewhere."""
+"""What an install copies: every tracked file. They are few and plain text; build outputs are elsewhere."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def tracked() -> list[Path]:
 
 
 def test_what_an_install_copies_is_small() -> None:
-    """`npx skills add` copies every tracked file."""
+    """`npx skills add` copies every tracked file, so they are few and small."""
     files = tracked()
     assert len(files) <= MOST_FILES
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
 
 
 def test_every_tracked_file_is_plain_text() -> None:
-    """A reader of the repository can open each file as it is."""
+    """Every tracked file can be read as text."""
     assert [path.name for path in tracked() if b"\0" in path.read_bytes()] == []
 
 
 def test_what_is_made_lies_outside_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment, caches and compiled models: the Makefile and Python agree on where."""
+    """The Makefile and Python agree on where the environment, caches and compiled models are."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("AOTI_DEBUG_MADE", raising=False)
     assert not made_below(ROOT).is_relative_to(ROOT)

@@ -1,6 +1,6 @@
 """The real installers and clients: what is installed, and that each starts the server from it.
 
-Skipped unless `make test-clients` installed them. No client has an account here.
+Skipped unless `make test-clients` installed them. No client is logged in.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LAUNCHER = "tools/aoti_debug.py"
 
 
 def files_below(folder: Path) -> set[str]:
-    """Files, without the bytecode that Python keeps beside its sources."""
+    """Return the files below a folder, without Python's bytecode."""
     found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return {name for name in found if "__pycache__" not in name}
 
 
 def check_server(clients: Clients, *argv: str) -> None:
-    """The command is a server with all tools and every guide."""
+    """Check that the command starts a server with all tools and guides."""
     server = StdioServerParameters(
         command=shutil.which(argv[0], path=clients.environment()["PATH"]) or argv[0],
         args=list(argv[1:]),
@@ -54,7 +54,7 @@ def check_server(clients: Clients, *argv: str) -> None:
 
 
 def test_skills_installs_the_whole_folder(clients: Clients, clone: Path) -> None:
-    """`skills add` copies every tracked file, and the server starts there and writes nothing into it."""
+    """`skills add` copies every tracked file, and the server starts there without writing into it."""
     agents = ["claude-code", "codex", "gemini-cli", "opencode"]
     clients.run("skills", "add", str(clone), "-y", "-a", *agents)
     installed = clients.work / ".agents" / "skills" / "aoti-debug"
@@ -75,7 +75,7 @@ MANIFESTS = {
 def test_each_manifest_starts_a_server_that_finds_the_users_torch(
     clients: Clients, zoo: ZooPackage, manifest: str
 ) -> None:
-    """With this Python's environment active there is a verdict; without it, what to pass is said."""
+    """With this Python's environment active there is a verdict. Without it, the error says what to pass."""
     entry = json.loads((ROOT / manifest).read_text())["mcpServers"]["aoti-debug"]
     args = [argument.replace(MANIFESTS[manifest], str(ROOT)) for argument in entry["args"]]
     call = {"package": str(zoo("ranker")), "inputs": str(zoo("ranker").with_name("ranker.bad-index.pt"))}
@@ -100,7 +100,7 @@ def test_each_manifest_starts_a_server_that_finds_the_users_torch(
 
 
 def test_the_environment_outlives_an_update(clients: Clients, clone: Path) -> None:
-    """With the folder replaced and no network, the server starts again: uv keeps the environment."""
+    """With the folder replaced and without network, the server starts: uv keeps the environment."""
     command = ("uv", "run", "--frozen", "--script", str(clients.work / "skill" / LAUNCHER), "serve")
     shutil.copytree(clone, clients.work / "skill")
     check_server(clients, *command)
@@ -115,7 +115,7 @@ def test_the_lock_is_current(clients: Clients, clone: Path) -> None:
 
 
 def test_claude_code(clients: Clients, clone: Path) -> None:
-    """Claude Code takes the installed skill folder for a plugin, and connects to its server."""
+    """Claude Code accepts the installed skill folder as a plugin, and connects to its server."""
     assert "Validation passed" in clients.run("claude", "plugin", "validate", str(clone))
     clients.run("skills", "add", str(clone), "-g", "--copy", "-y", "-a", "claude-code")
     assert "✔ Connected" in line_of(clients.run("claude", "mcp", "list"), "plugin:aoti-debug:aoti-debug")
@@ -128,7 +128,7 @@ def test_gemini_cli(clients: Clients, clone: Path) -> None:
     trust = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
     check_server(
         clients, "uv", "run", "--frozen", "--script", str(clone / LAUNCHER), "serve"
-    )  # fills the cache
+    )  # fills uv's cache
     assert "successfully validated" in clients.run("gemini", "extensions", "validate", str(clone), **trust)
     trusted = clients.home / ".gemini" / "trustedFolders.json"
     trusted.parent.mkdir(exist_ok=True)
@@ -163,7 +163,7 @@ def test_opencode(clients: Clients, clone: Path) -> None:
 
 
 def test_the_wheel(clients: Clients, clone: Path) -> None:
-    """The wheel holds every guide and the native sources; uvx and pipx run its command, and it serves."""
+    """The wheel has every guide and the native sources; uvx and pipx run its command, and it serves."""
     clients.run("uv", "build", "--wheel", "--out-dir", str(clients.work), str(clone))
     [wheel] = clients.work.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
@@ -176,7 +176,7 @@ def test_the_wheel(clients: Clients, clone: Path) -> None:
 
 
 def test_the_bundle(clients: Clients, clone: Path) -> None:
-    """MCPB's own tool takes the bundle, and the server starts from what it unpacks."""
+    """MCPB's own tool validates the bundle, and the server starts from the unpacked files."""
     bundle, unpacked = clients.work / "aoti-debug.mcpb", clients.work / "unpacked"
     clients.run(sys.executable, str(clone / "tools" / "bundle.py"), str(bundle))
     clients.run("mcpb", "unpack", str(bundle), str(unpacked))
@@ -188,5 +188,5 @@ def test_the_bundle(clients: Clients, clone: Path) -> None:
 
 
 def line_of(text: str, name: str) -> str:
-    """The line that speaks of `name`; the whole text when there is none, for the message of the assertion."""
+    """Return the line with `name`. If there is none, the whole text, for the assertion's message."""
     return next((line for line in text.splitlines() if name in line), text)

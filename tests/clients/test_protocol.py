@@ -1,8 +1,8 @@
-"""Other people's clients of the protocol: the official conformance suite, and the MCP Inspector.
+"""Independent clients of the protocol: the official conformance suite, and the MCP Inspector.
 
-The suite asks on HTTP, for both eras: the server's class on the SDK's own transport. `conformance.yml` lists
-the scenarios that fail since the server does not offer what they need, by reason. An entry that begins to
-pass fails the run, too. Skipped unless `make test-clients` installed it.
+The suite tests both eras over HTTP, with the server's class on the SDK's transport. `conformance.yml` lists
+by reason the scenarios that fail because the server lacks what they need. An entry that passes fails the
+run as well. Skipped unless `make test-clients` installed it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SUITES = {
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_conformance_suite(suite: str, clients: Clients, tmp_path: Path) -> None:
-    """Nothing fails but what the baseline lists."""
+    """Only scenarios that the baseline lists fail."""
     with serving_on_http(["-m", "tests.server.suite_server", str(tmp_path / "state")]) as (_, url):
         check(clients, suite, url, *LACKING["suites"][suite]["reasons"])
 
@@ -63,7 +63,7 @@ Inspect = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def inspect(clients: Clients) -> Inspect:
-    """Runs one method and returns the exit code and the JSON that was printed."""
+    """Return a function that calls one method and returns the exit code and the printed JSON."""
     program = clients.node / ".bin" / "mcp-inspector"
 
     def inspect(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -83,7 +83,7 @@ def inspect(clients: Clients) -> Inspect:
 
 
 def test_schemas_are_portable(inspect: Inspect) -> None:
-    """The strict linter of schemas has no complaint, and the tools of the default list are there."""
+    """The strict schema linter has no complaint, and the default tools are listed."""
     code, result = inspect("--method", "tools/list", "--strict")
     assert code == 0
     assert {tool["name"] for tool in result["tools"]} >= CORE
@@ -91,7 +91,7 @@ def test_schemas_are_portable(inspect: Inspect) -> None:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_calls(inspect: Inspect, era: str) -> None:
-    """A call answers in both channels alike; an unknown argument is an error result."""
+    """Both channels of an answer are equal. An unknown argument gives an error result."""
     call = ("--protocol-era", era, "--method", "tools/call", "--tool-name", "explain_error")
     code, result = inspect(
         *call, "--tool-arg", "text=RuntimeError: CUDA error: an illegal memory access was encountered"

@@ -320,9 +320,10 @@ def processor_time(pid: int) -> int:
     "how", ["loop", "openmp", *nightly(*[each for each in HANGING if each not in ("loop", "openmp")])]
 )
 def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
-    """The verdict says which launch runs, or which thread waits for what and who holds it. The host continues.
+    """The verdict says which launch runs, or which thread waits for what, and who holds it.
 
-    The package is found in the process. `loop` runs under the recorder, which knows how long calls take.
+    The package is found in the process, which continues. `loop` runs under the recorder, which knows how long
+    calls take.
     """
     model, told, guilty = HANGING[how]
     package, inputs = zoo(model), zoo(model).with_name(f"{model}.inputs.pt")

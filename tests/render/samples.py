@@ -1,4 +1,4 @@
-"""One result of each layout, with all that a layout may meet, and a reader of the pages made of them."""
+"""One result of each layout, with everything that a layout may contain, and a parser of report pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mcp_server.tools.machine import Checkup
 
 
 class Launch(Record):
-    """Short fields only: a row of a table."""
+    """Only short fields: a row of a table."""
 
     index: int
     kernel: str
@@ -36,7 +36,7 @@ class Launch(Record):
 
 
 class Run(Record):
-    """A field that is too much for a row: a block."""
+    """One field is too long for a row: a block."""
 
     number: int
     seconds: float
@@ -134,7 +134,7 @@ SAID = {"format_version", "outcome", "category", "confidence", "eager", "kind", 
 
 
 class Page(HTMLParser):
-    """Elements in order, texts, and whatever is wrong with the nesting."""
+    """Collects the elements in order, the texts, and nesting errors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Page(HTMLParser):
 
 
 def rewritten(write: Callable[[str], str]) -> Source:
-    """A full report, every text of which was put through `write`."""
+    """Return a full report with `write` applied to every text."""
     environment = {name: write(name) for name in ("torch", "GPU")}
     return Source(
         Verdict.model_validate(_written(VERDICT.model_dump(mode="json"), write)),

@@ -1,4 +1,4 @@
-"""Results as text: verdicts of every category, reports and checkups, and nothing that harms a terminal."""
+"""Results as text: verdicts of all categories, reports, checks, and nothing that harms a terminal."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ from tests.zoo.names import nightly
 
 GOLD = Path(__file__).with_name("gold.txt")  # `python -m tests.render.test_verdicts` writes it anew
 VERBOSE = "verdict_verbose"
-MIDDLE = re.compile(r"(?:^  [1-5]\d  .+\n)+", re.MULTILINE)  # of a long table, in the file
+MIDDLE = re.compile(r"(?:^  [1-5]\d  .+\n)+", re.MULTILINE)  # not in the gold file
 
 
 @pytest.fixture(scope="module")
 def gold() -> dict[str, str]:
-    """The texts by their titles."""
+    """Return the texts by title."""
     parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def printed(name: str) -> str:
-    """What a sample prints: the verdict also in full."""
+    """Return what a sample prints. The verdict is also printed in full."""
     text = as_text(VERDICT, verbose=True) if name == VERBOSE else as_text(SAMPLES[name])
     return MIDDLE.sub("  …\n", text)
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, VERBOSE])
 def test_layouts(name: str, gold: dict[str, str]) -> None:
-    """Each layout prints what its gold text holds."""
+    """Each layout prints its gold text."""
     assert printed(name) == gold[name]
 
 
 def test_text_from_outside_is_data() -> None:
-    """Control characters of a log are replaced and markup in it is not read."""
+    """Control characters of a log are replaced, and its markup is not interpreted."""
     for text in (as_text(VERDICT), as_text(VERDICT, verbose=True), brief.text(VERDICT)):
         assert "\x1b" not in text
         assert "[red]" in text
@@ -79,12 +79,12 @@ REFERENCE = {
     "equal": False,
     "outputs": [{"output": 0, "elements": 2, "changed": 2}],
 }
-MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
+MOST_LINES, MOST_LETTERS = 15, 1200  # for a proven verdict in a terminal
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/app/{}", line {}, in <module>\n    {}\n{}\n'
 LOAD = ("serve.py", 3, 'model = torch._inductor.aoti_load_package("model.pt2")')
-# Where a log of a category ends, if not at the call of the model.
+# Where the log of a category ends, if not at the model's call.
 PLACES = {
     "toolchain": LOAD,
     "custom_op": LOAD,
@@ -144,7 +144,7 @@ def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
 
 
 def mismatch(given: GivenTensor) -> Callable[[ZooPackage, Path], Verdict]:
-    """A call with this input fails, and does not once it is changed to what was compiled."""
+    """Return a scenario: a call fails, and passes once the input is changed to what was compiled."""
 
     def of_input(zoo: ZooPackage, folder: Path) -> Verdict:
         case = failing(package_case(zoo("ranker"), given))
@@ -163,7 +163,7 @@ def constants(zoo: ZooPackage, folder: Path) -> Verdict:
 
 
 def concurrency(_zoo: ZooPackage, folder: Path) -> Verdict:
-    """Two threads are in one single-threaded runner at once."""
+    """Two threads use one single-threaded runner at once."""
     load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": True})
     one = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
     two = phase(2, load=1, thread=2, thread_name="two", seconds=1.0) | {"t": 1.5}
@@ -179,7 +179,7 @@ def hang(zoo: ZooPackage, folder: Path) -> Verdict:
 
 
 def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
-    """A script found its numbers wrong, and launch 1 of its package diverges from eager mode."""
+    """A script found wrong numbers, and launch 1 of its package diverges from eager mode."""
     case = package_case(zoo("logarithm"))
     case.symptom = Symptom(program=Path("program.pt2"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
@@ -227,7 +227,7 @@ NIGHTLY = "input_mismatch"
 
 
 def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
-    """What a scenario prints, without what differs from machine to machine."""
+    """Return what a scenario prints, without what differs between machines."""
     text = as_text(verdict)
     for path in (folder, zoo("ranker").parent, zoo("logarithm").parent, Path(__file__).parents[2]):
         text = text.replace(f"{path}/", "")
@@ -240,9 +240,9 @@ def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
 def test_a_verdict_reads_as_its_gold(
     name: str, gold: dict[str, str], zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """Every text of the file; one that is proven has at most 15 lines and 1,200 characters.
+    """Each text equals the gold file. A proven verdict has at most 15 lines and 1,200 characters.
 
-    An agent gets at most 2,000 tokens. Each next step validates and can be typed; our commands parse.
+    An agent gets at most 2,000 tokens. Each next step is valid and can be typed, and our commands parse.
     """
     verdict = SCENARIOS[name](zoo, tmp_path)
     text = told(verdict, zoo, tmp_path)
@@ -260,7 +260,7 @@ def test_a_verdict_reads_as_its_gold(
 
 
 def test_every_category_is_read() -> None:
-    """And none of the labels of one is longer than its column."""
+    """Every category has a scenario, and no label is longer than its column."""
     assert set(FAILURES) <= SCENARIOS.keys()
     assert max(map(len, ("Confirmed", "Then fix"))) < brief.LABEL
 

@@ -1,4 +1,4 @@
-"""A bundle: complete, checkable, and without what --redact takes away."""
+"""A bundle is complete and verifiable, and has nothing that --redact removes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.conftest import build
 
 @pytest.fixture(scope="module")
 def verdict(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
-    """A diagnosis of a bad index, its files in a job's directory of their own."""
+    """A diagnosis of a bad index, with its files in their own job directory."""
     directory = tmp_path_factory.mktemp("diagnosed")
     package = shutil.copy(build("ranker"), directory / "ranker.pt2")
     inputs = shutil.copy(build("ranker").with_name("ranker.bad-index.pt"), directory / "batch.pt")
@@ -56,7 +56,7 @@ def packed(verdict: Verdict, path: Path, **options: object) -> zipfile.ZipFile:
 
 @pytest.mark.slow
 def test_every_file_has_its_checksum(verdict: Verdict, tmp_path: Path) -> None:
-    """The manifest lists all files but itself, and each has the digest and size that it says."""
+    """The manifest lists all files but itself, with their digests and sizes."""
     with packed(verdict, tmp_path / "b.zip") as bundle:
         sums = json.loads(bundle.read(MANIFEST))["files"]
         assert set(sums) == set(bundle.namelist()) - {MANIFEST}
@@ -75,7 +75,7 @@ def test_the_listed_command_shows_the_fault_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Unpacked elsewhere, what the README says names the same party, from the bundle's files alone."""
+    """In another folder, the README's command names the same party, from the bundle's files alone."""
     with packed(verdict, tmp_path / "b.zip") as bundle:
         bundle.extractall(tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -91,7 +91,7 @@ def test_the_listed_command_shows_the_fault_again(
 def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
     verdict: Verdict, store: Store, tmp_path: Path
 ) -> None:
-    """The same page comes from both: a bundle needs nothing of the machine beside it."""
+    """Both give the same page: a bundle needs no other file of the machine."""
     packed(verdict, tmp_path / "b.zip").close()
     (tmp_path / "verdict.json").write_text(verdict.model_dump_json())
     pages = [page(read_source(str(tmp_path / name), store)) for name in ("b.zip", "verdict.json")]
@@ -100,7 +100,7 @@ def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
 
 @pytest.mark.slow
 def test_a_bundle_is_never_overwritten(verdict: Verdict, tmp_path: Path) -> None:
-    """A file of that name stays as it is."""
+    """An existing file stays as it is."""
     (tmp_path / "b.zip").write_text("mine")
     with pytest.raises(ProblemError, match="there already"):
         packed(verdict, tmp_path / "b.zip")
@@ -109,7 +109,7 @@ def test_a_bundle_is_never_overwritten(verdict: Verdict, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_what_is_too_large_is_left_out_and_said(verdict: Verdict, tmp_path: Path) -> None:
-    """The inputs fit, the package does not: manifest and README say so."""
+    """If the package is too large, only the inputs are packed, and manifest and README say so."""
     with packed(verdict, tmp_path / "b.zip", limit_bytes=10_000) as bundle:
         assert "package/model.pt2" not in bundle.namelist() and "inputs/inputs.pt" in bundle.namelist()
         assert "package/model.pt2" in json.loads(bundle.read(MANIFEST))["left_out"][0]
@@ -118,7 +118,7 @@ def test_what_is_too_large_is_left_out_and_said(verdict: Verdict, tmp_path: Path
 
 @pytest.mark.slow
 def test_redaction_reaches_every_text(verdict: Verdict, tmp_path: Path) -> None:
-    """No text of the bundle holds the directory of the job or this host; JSON stays JSON, line by line."""
+    """No text of the bundle has the job's directory or this host. JSON lines stay JSON."""
     job = verdict.artifacts[-1].path.parent
     with packed(verdict, tmp_path / "b.zip", redacted=True) as bundle:
         texts = {n: bundle.read(n).decode() for n in bundle.namelist() if not n.endswith((".pt2", ".pt"))}
@@ -133,7 +133,7 @@ def test_redaction_reaches_every_text(verdict: Verdict, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("redacted", [True, False])
 def test_a_bundle_says_what_it_tells(verdict: Verdict, tmp_path: Path, redacted: bool) -> None:
-    """Its README and manifest name the files that are copied as they are, and whether texts were redacted."""
+    """README and manifest list the files copied unchanged, and whether texts were redacted."""
     with packed(verdict, tmp_path / "b.zip", redacted=redacted) as bundle:
         told, readme = json.loads(bundle.read(MANIFEST)), bundle.read("README.md").decode()
     assert told["redacted"] is redacted
@@ -144,7 +144,7 @@ def test_a_bundle_says_what_it_tells(verdict: Verdict, tmp_path: Path, redacted:
 
 @pytest.mark.slow
 def test_a_secret_of_the_workload_is_redacted_by_its_name(tmp_path: Path) -> None:
-    """A variable that is named like a secret, whatever its value looks like."""
+    """A variable whose name suggests a secret is redacted, whatever its value."""
     subject = Subject(environment={"HF_TOKEN": "quite plain", "OMP_NUM_THREADS": "2"})
     source = Source(Verdict(outcome="inconclusive", summary="only a log"), subject)
     write_bundle(source, tmp_path / "b.zip", redacted=True)
@@ -156,7 +156,7 @@ def test_a_secret_of_the_workload_is_redacted_by_its_name(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["job_00000000", "gone.json", "README.md"])
 def test_other_files_are_refused(store: Store, tmp_path: Path, text: str) -> None:
-    """An unknown job, a missing file and a file of another kind are named with what would do."""
+    """An unknown job, a missing file and a file of another kind are rejected."""
     (tmp_path / "README.md").write_text("# no verdict")
     with pytest.raises(ProblemError):
         read_source(text if text.startswith("job_") else str(tmp_path / text), store)
@@ -201,7 +201,7 @@ def test_other_files_are_refused(store: Store, tmp_path: Path, text: str) -> Non
     ],
 )
 def test_hosts_users_and_code(text: str, wanted: str | None) -> None:
-    """Where and by whom something was run goes; code, numbers and public addresses stay (None: as it is)."""
+    """Paths, hosts and users are removed. Code, numbers and public addresses stay (None: unchanged)."""
     redact = Redactor({}, ("/data/Ana B/run 1",))
     assert redact(text) == (text if wanted is None else wanted)
 
@@ -210,7 +210,7 @@ TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def test_what_a_cut_left_of_a_secret_goes_too(tmp_path: Path) -> None:
-    """A verdict that quotes half a token, or half a host, of the log holds neither half after redaction."""
+    """A verdict that quotes half of a token or host has neither half after redaction."""
     host = "db01.corp.example"
     log = f"login {TOKEN} at https://{host}/ with session_token=plainlookingvalue\n"
     facts = [f"login {TOKEN[:14]}…", f"… {TOKEN[-12:]} at", "with plainlooking…", f"at {host[:8]}"]

@@ -1,4 +1,4 @@
-"""The report: valid HTML in which no observed text acts, in a real browser and in a client."""
+"""The report is valid HTML in which no observed text is active, in browsers and clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=["script", "closing", "attribute", "template", "controls"])
 def test_texts_do_not_act(hostile: str) -> None:
-    """The same elements and attributes come out, whatever the texts of verdict, log and machine hold."""
+    """Elements and attributes stay the same, whatever the texts of verdict, log and machine."""
     harmless, found = (
         page(rewritten(lambda text: f"{text} x")),
         page(rewritten(lambda text: f"{text} {hostile}")),
@@ -39,7 +39,7 @@ def test_texts_do_not_act(hostile: str) -> None:
 
 
 def test_everything_that_is_known_is_shown() -> None:
-    """Each text of the verdict is on the page, cleaned, and so are environment, log and decisions."""
+    """Each text of the verdict is on the page, cleaned, with environment, log and decisions."""
     shown = " ".join(" ".join(Page(page(rewritten(lambda text: f"{text}§"))).texts).split())
     verdict = rewritten(lambda text: f"{text}§").verdict
     wanted = [verdict.summary, *(e.fact for e in verdict.evidence), *(e.command for e in verdict.evidence)]
@@ -48,7 +48,7 @@ def test_everything_that_is_known_is_shown() -> None:
 
 
 def test_an_issue_names_no_place_and_nobody() -> None:
-    """Paths above the file, this host, addresses and credentials are left out; the rest stays readable."""
+    """Directories, this host, addresses and credentials are removed; the rest stays readable."""
     text = (
         f"/srv/ana.b/models/ranker.pt2 failed on {socket.gethostname()} (10.2.3.4) for ana@corp.example, "
         "see https://u:secret@host/x and ~/runs/a/run.log:12, ratio 3/4"
@@ -60,7 +60,7 @@ def test_an_issue_names_no_place_and_nobody() -> None:
 
 
 def test_an_issue_holds_what_a_maintainer_asks_for() -> None:
-    """Verdict, guilty party, each command and the environment are in the text."""
+    """The text has the verdict, the guilty party, each command and the environment."""
     verdict = rewritten(str).verdict
     text = issue_text(verdict, {"torch": "2.13"}, str)
     assert verdict.category is not None and verdict.guilty is not None
@@ -73,7 +73,7 @@ ELEMENTS = ["args[1][2, 17] = 731", "args[1][0, 3] = -5"]
 
 
 def test_the_chain_runs_from_the_fault_to_the_input() -> None:
-    """Fault, launch, generated line, expression, elements and input are boxes, in this order."""
+    """The chain has boxes for fault, launch, generated line, expression, elements and input, in order."""
     party = Component(kind="input", name="args[1]", input_index=1, value="731", elements=ELEMENTS)
     crash = Component(
         kind="kernel", name="k", launch_index=3, generated_location="k.cpp:4", expression="weight[args[1]]"
@@ -88,7 +88,7 @@ def test_the_chain_runs_from_the_fault_to_the_input() -> None:
 
 
 def test_the_chain_names_the_line_that_failed() -> None:
-    """A fused kernel computes several lines: the chain has the one of the root cause."""
+    """For a fused kernel of several lines, the chain has the root cause's line."""
     lines = [ModelLocation(file="/app/m.py", line=number, code=f"line {number}") for number in (20, 16)]
     party = Component(kind="kernel", name="k", launch_index=1, model_locations=lines, expression="log(0)")
     verdict = Verdict(
@@ -100,7 +100,7 @@ def test_the_chain_names_the_line_that_failed() -> None:
 
 
 def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
-    """Command, result and side effects of the run; further causes; what was cleared."""
+    """The page has the fix, its command, result and side effects, further causes, and what was cleared."""
     cause = Cause(kind="input", name="a", category="nan_or_inf", confidence="proven", summary="first")
     verdict = Verdict(
         outcome="fault",
@@ -137,7 +137,7 @@ QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "
 
 
 def browsed(directory: Path, text: str, *options: str) -> str:
-    """What the browser prints after it has loaded `text`; as root it has no sandbox."""
+    """Return the browser's output after loading `text`. Root has no sandbox."""
     file = directory / "report.html"
     file.write_text(text)
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
@@ -161,7 +161,7 @@ def browsed(directory: Path, text: str, *options: str) -> str:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
-    """The copy button comes to life; a script in the texts is text, and the browser complains of nothing."""
+    """The copy button works, a script in a text is not run, and the browser reports no error."""
     hostile = "<script>document.title='owned'</script>"
     dom = browsed(tmp_path, page(rewritten(lambda text: f"{text} {hostile}")), "--dump-dom")
     assert '<button id="copy" type="button">' in dom

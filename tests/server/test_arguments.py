@@ -103,7 +103,7 @@ def test_a_program_is_the_reference_of_its_package(context: Context, folder: Pat
 
 
 def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
-    """A compiled package passed as an exported program is rejected, and the error names the right argument."""
+    """A compiled package passed as an exported program is rejected, with the way to export one."""
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
     assert problem.next_call.startswith("torch.export.save(")
 

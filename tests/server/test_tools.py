@@ -75,7 +75,7 @@ def test_errors(tmp_path: Path, era: Era) -> None:
 
 @both_eras
 def test_a_long_result_names_the_file_that_has_all(tmp_path: Path, era: Era) -> None:
-    """A result of 60,000 characters is shortened to the limit, and can be read completely by URI, in pages."""
+    """A result of 60,000 characters is shortened, and can be read completely by URI, in pages."""
 
     async def talk(client: Client) -> None:
         result = await client.call_tool("talk", {})
@@ -251,7 +251,7 @@ def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path
 
 
 def spelled(parameter: inspect.Parameter) -> list[str]:
-    """Return the option names of a command's parameter. In an annotation, typer keeps the first as `default`."""
+    """Return the option names of a command's parameter. In an annotation, `default` is the first of them."""
     info = parameter.annotation.__metadata__[0]
     declared = [info.default, *(info.param_decls or ())]
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
