@@ -1,4 +1,4 @@
-"""Observations of the kinds that actions make, built with the readers that the actions use."""
+"""Makes results of observations, with the readers that the observations use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def finished(ending: Any = "exit", returncode: int | None = 0) -> Finished:
     return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
 
 
-Line = Mapping[str, object]  # an event as a report has it
+Line = Mapping[str, object]  # an event as a line of a report
 
 
 def worker_run(*events: Event | Line) -> WorkerRun:
@@ -46,18 +46,18 @@ def worker_run(*events: Event | Line) -> WorkerRun:
 
 
 def run(label: str, text: str = "", *events: Event | Line, ending: Any = "exit") -> RunSeen:
-    """A run with this output; it failed if it printed anything or did not exit by itself."""
+    """Make a run with this output. It failed if it printed anything or did not exit by itself."""
     code = (1 if text else 0) if ending == "exit" else None
     return RunSeen(label, finished(ending, code), read_log(text.splitlines()), worker_run(*events))
 
 
 def called(**facts: object) -> Line:
-    """The worker's report of a call with one output."""
+    """Make the worker's report of a call with one output."""
     return {"event": "called", "outputs": [{"nan": 0, "inf": 0, **facts}]}
 
 
 def package_case(package: Path, *tensors: GivenTensor) -> DiagnosisState:
-    """A case in which the package was opened, and these inputs were compared with it."""
+    """Make a case in which the package was opened, and these inputs were compared with it."""
     case = DiagnosisState(PackageWorkload(package=package, inputs=Path("inputs.pt")))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, package, Path("inputs.pt"))
     case.package = open_package(package)
@@ -68,20 +68,20 @@ def package_case(package: Path, *tensors: GivenTensor) -> DiagnosisState:
 
 
 def failing(case: DiagnosisState, text: str = "Segmentation fault") -> DiagnosisState:
-    """The same case after its call was seen to fail."""
+    """Return the case after its call failed."""
     case.runs["plain"] = run("plain", text)
     return case
 
 
 def index_text(package: Path) -> str:
-    """What a failed index check of this CPU package prints."""
+    """Return what a failed index check of this CPU package prints."""
     found = re.search(r"index out of bounds: [^\"]+", open_package(package).kernel_text)
     assert found is not None
     return f"Error: {found[0]}"
 
 
 def capture(**records: Sequence[Any]) -> Capture:
-    """A capture with these records, given as the journal holds them."""
+    """Make a capture with these records, in the journal's form."""
     return Capture.model_validate({**records, "finished": finished(), "directory": "job"})
 
 
@@ -90,12 +90,12 @@ def phase(n: int, **more: object) -> dict[str, Any]:
 
 
 def look(name: str) -> Any:
-    """The observation of this name, which evidence and docs/architecture.md have, too."""
+    """Return the observation of this name."""
     return next(each for each in observations() if each.name == name)
 
 
 def by(name: str, case: DiagnosisState) -> list[Suspect]:
-    """The suspects of one detector, named as in `causes.detect_it`, among those that `diagnose` finds."""
+    """Return the suspects of one detector, named as in `causes.detect_it`."""
     cause, _, function = name.partition(".")
     (detector,) = (
         each
@@ -106,7 +106,7 @@ def by(name: str, case: DiagnosisState) -> list[Suspect]:
 
 
 def from_eager(case: DiagnosisState) -> list[Suspect]:
-    """The suspects that the interpretation of the exported program leads to."""
+    """Return the suspects from the interpretation of the exported program."""
     names = (
         "input_mismatch.detect_guard",
         "index_out_of_bounds.detect_raised",
@@ -123,7 +123,7 @@ def suspect(
     level: CausalLevel = CausalLevel.CALL,
     **more: Any,
 ) -> Suspect:
-    """A suspect of this name, with a piece of evidence from each of these steps."""
+    """Make a suspect with this name, and one piece of evidence for each of these steps."""
     party = Component(kind="input", name=name)
     seen = tuple(Evidence(step=step, fact=f"{step} of {name}") for step in steps)
     return Suspect(category, party, f"{category} of {name}", level, **{"evidence": seen, **more})
@@ -134,7 +134,7 @@ def intervention(key: str = "key", what: str = "the call without it") -> Interve
 
 
 def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial:
-    """What came of an intervention: the call as it is fails both times."""
+    """Make an intervention's trial, in which the unchanged call fails both times."""
     assert tried is not None
     failed = Seen("raised", text="RuntimeError: invalid argument")
     passed: Any = decode({"event": "intervened", "label": "with", "key": tried.key, "ended": "ok"})
@@ -152,7 +152,7 @@ REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"output"
 
 
 def compared_with_eager(kind: Any, *wrong: WrongLaunch) -> ComparedWithEager:
-    """Outputs that differ for that reason, with the launches that are wrong on correct inputs."""
+    """Make outputs that differ for that reason, with the launches that are wrong on correct inputs."""
     changed = {"launch": 0, "kernel": "k0", "argument": "buf0"}
     facts = {
         "outcome": "differs",
@@ -178,7 +178,7 @@ OTHER_WEIGHTS = {
 
 
 def diverged(zoo: ZooPackage, kind: Any = "error", **facts: Any) -> DiagnosisState:
-    """A script that found its numbers wrong, and whose package diverges at launch 1."""
+    """Make a script that found wrong numbers, whose package diverges at launch 1."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run(DIFFERS)
@@ -195,7 +195,7 @@ def diverged(zoo: ZooPackage, kind: Any = "error", **facts: Any) -> DiagnosisSta
 
 
 def cuda_case(name: str, directory: Path) -> DiagnosisState:
-    """A call of that recorded package."""
+    """Make a case with a call of a recorded package."""
     case = DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt")))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
     case.package = recorded(name, directory).package
@@ -203,7 +203,7 @@ def cuda_case(name: str, directory: Path) -> DiagnosisState:
 
 
 def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
-    """A call whose last launch is known from the journal."""
+    """Make a call whose last launch is in the journal."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = plain
     place = {"launch": 1, "sequence": 2, "call": 0, "kernel": "k", "line": 7}

@@ -1,4 +1,4 @@
-"""Detectors of a call that does not fit its package: mismatches, fixed arguments, refused guards."""
+"""Detectors of calls that do not fit their package: mismatches, fixed arguments, refused guards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHANGES: tuple[tuple[GivenTensor, Category, Change], ...] = (
 
 
 def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
-    """Each kind of mismatch is put on its input, with the one change that removes it; a fit on none."""
+    """Each kind of mismatch names its input and the change that removes it. A matching input has none."""
     for given, category, change in CHANGES:
         case = failing(package_case(zoo("logarithm"), given, SCALE))
         found = [h for h in by("input_mismatch.detect_contract", case) if h.guilty.input_index == 0]
@@ -58,7 +58,7 @@ def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
 
 
 def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
-    """As is a refusal of the exported program; a check that names another input confirms nothing."""
+    """The package's check or the program's refusal confirms a mismatch, if it names the same input."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     for place, confirmed in ((1, False), (0, True)):
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
@@ -73,7 +73,7 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
 
 
 def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: ZooPackage) -> None:
-    """Where an operator of the exported program raises for it, its line is shown, and no Dim is advised."""
+    """If an operator of the exported program raises for the size, its line is shown instead of a wider Dim."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6))))
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.fix is not None and "export again with a range that includes 65" in found.fix.text
@@ -86,7 +86,7 @@ def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zo
 
 
 def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -> None:
-    """Where the outputs are not the expected ones: proven if they are then, and not told otherwise."""
+    """If outputs are wrong, similar inputs are exchanged: proven if that gives the expected outputs."""
     case = package_case(zoo("logarithm"), X, SCALE)
     assert not by("input_mismatch.detect_exchanged", case), "nobody said that the outputs are wrong"
     case.runs["plain"] = run("plain", "", called(), REFERENCE)
@@ -102,7 +102,7 @@ def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -
 
 
 def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
-    """A call that still fails over the other one would clear an input that is wrong."""
+    """With only one input cast, the call would still fail because of the other, and clear a wrong input."""
     wide = [replace(each, dtype="float64") for each in (X, SCALE)]
     found = list(by("input_mismatch.detect_contract", failing(package_case(zoo("logarithm"), *wide))))
     tried = {each.intervention.key: each.intervention for each in found if each.intervention is not None}
@@ -112,9 +112,9 @@ def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
 
 @pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])
 def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, rows: int, sure: bool) -> None:
-    """Memory read past its end speaks for a size that is too large; past that input, for any size of it.
+    """Memory read past its end is a sign of a size that is too large; past that input, of any wrong size.
 
-    Until something failed such a size is weak and harmless: compiled ranges give false alarms.
+    Until something fails, such a size is weak and harmless, because compiled ranges give false alarms.
     """
     case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
@@ -132,13 +132,13 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     case.located = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
     (found,) = by("input_mismatch.detect_contract", case)
     assert "locate_fault" in found.steps and not found.weak
-    case.runs |= {"script": run("script"), "plain": run("plain")}  # it ended well, and told nobody
+    case.runs |= {"script": run("script"), "plain": run("plain")}  # it succeeded, and reported nothing
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.harmful
 
 
 def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: ZooPackage) -> None:
-    """Every output of the failing call was computed from bytes of another dtype; a clamp has no excuse."""
+    """All outputs of the failing call were computed from bytes of another dtype, which excuses only a cast."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="float64")))
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.intervention is not None and found.intervention.keeps_values
@@ -160,7 +160,7 @@ def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zo
 def test_a_call_that_works_within_the_range_proves_it(
     zoo: ZooPackage, rows: int, passed: bool | None, sure: str
 ) -> None:
-    """Both ends of a batch above its range have to pass; one below it is filled up with what it has."""
+    """A batch above its range is cut, and both ends must pass. A batch below it is filled up."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     (before,) = by("input_mismatch.detect_contract", case)
@@ -192,7 +192,7 @@ def features(*order: str) -> Mismatch:
 def test_a_wrong_order_is_tried_in_the_right_one(
     zoo: ZooPackage, order: str, expected: list[int] | None
 ) -> None:
-    """Leaves in another order are permuted back; other names cannot be corrected."""
+    """Leaves in another order are permuted back. Other names cannot be corrected."""
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
     (found,) = detect(case)
@@ -201,7 +201,7 @@ def test_a_wrong_order_is_tried_in_the_right_one(
 
 
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
-    """A mask that was None at export is named, in place of a bare count of inputs."""
+    """A mask that was None at export is named, and not only the number of inputs."""
     case = package_case(zoo("ranker"), GOOD_IDS, X)
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
     case.leaves = [TensorFacts(kind="tensor"), TensorFacts(kind="tensor", dtype="bool", shape=[8, 6])]
@@ -227,7 +227,7 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     ],
 )
 def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, int, int] | None) -> None:
-    """A guard over the size of one input names it as the caller reaches it, with its size in this call."""
+    """A guard on the size of one input names the input as the caller does, with its size in this call."""
     case = DiagnosisState(None)
     case.exported = ExportedFacts(names=("x", "", "feats_user"))
     case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
@@ -247,7 +247,7 @@ GUARDS: list[tuple[str, Category]] = [
 
 @pytest.mark.parametrize(("text", "category"), GUARDS)
 def test_a_refused_guard_names_its_category(text: str, category: Category) -> None:
-    """A guard over sizes is a shape out of range, any other one a mismatch."""
+    """A guard on sizes means shape_out_of_range, any other guard a mismatch."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run({**GUARD, "text": text})
     (found,) = from_eager(case)

@@ -1,4 +1,4 @@
-"""What a verdict gives to run and to edit: the command of each evidence, the lines of the fix."""
+"""The commands and edits of a verdict: a command for each evidence, lines for the fix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.server.clients import parse
 SOURCES = ROOT / "mcp_server" / "diagnosis"
 STEP = r'(?:\bstep=|\bseen\(\s*)"(\w+)"'
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(STEP, f.read_text())})
-# Said by us; brings its own command; read from a file that no command of ours shows.
+# steps that are repeated by a diagnosis, that bring their own command, or read files that no command shows
 ASKED_AGAIN = ("interpret", "watch_operators")
 OTHERWISE = {
     "bisect",
@@ -42,7 +42,7 @@ WITHOUT = {"note", "intervention", "read_exported", "read_source"}
 
 
 def full_case(zoo: ZooPackage) -> DiagnosisState:
-    """A case in which every kind of evidence can have come up."""
+    """Make a case with every kind of evidence."""
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
     case.interpreted = case.operators = case.repeated = worker_run()
@@ -53,18 +53,18 @@ def full_case(zoo: ZooPackage) -> DiagnosisState:
 
 @pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | OTHERWISE])
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
-    """Command, options and arguments are those that the command line takes."""
+    """The command line accepts the command with its options and arguments."""
     parse(command_for(step, full_case(zoo)))
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_no_command_is_made_up(step: str) -> None:
-    """Where there is no package, no inputs, no run and no log, there is nothing to run."""
+    """Without package, inputs, run and log, there is no command."""
     assert command_for(step, DiagnosisState(None)) == ""
 
 
 def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
-    """Model name, device, imports and variables are part of the command, and of the next call."""
+    """Model name, device, imports and variables are in the command, and in the next call."""
     case = full_case(zoo)
     assert case.call is not None and isinstance(case.workload, PackageWorkload)
     request: Any = {
@@ -108,7 +108,7 @@ DIVISION = "divisor = p.sum(-1)\ny = p / torch.where(divisor == 0, 1, divisor)"
     ],
 )
 def test_the_idiom_of_a_line(line: str, op: str, explanation: str, after: str | None) -> None:
-    """Where one expression of the line has one; a factor 0 makes the difference for xlogy."""
+    """An idiom is found if one expression of the line has one. A factor of 0 is needed for xlogy."""
     found = idiom_of(line, op, explanation)
     assert (found.after if found is not None else None) == after
 
@@ -124,7 +124,7 @@ def test_the_idiom_of_a_line(line: str, op: str, explanation: str, after: str | 
     ],
 )
 def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | None) -> None:
-    """In the only call with as many arguments; else the fix stays as it is."""
+    """The fix changes the only call with as many arguments. Otherwise it stays the same."""
     fix = Fix(text="convert it", before="args[0]", after="args[0].to(torch.float32)")
     expected = fix.model_copy(update={"before": line, "after": after}) if after else fix
     assert at_call_site(fix, line, 2) == expected
@@ -153,5 +153,5 @@ IDS = inputs.Leaf(0, "args[0]")
     ],
 )
 def test_a_change_is_code_or_there_is_no_proof(tried: Intervention, code: str) -> None:
-    """Of the call's arguments and torch only; a spelling of `try-fix` is not Python."""
+    """The code uses only the call's arguments and torch. A spelling of `try-fix` is not Python."""
     assert change_code(tried) == code

@@ -1,4 +1,4 @@
-"""A decision of the compiler as the cause of wrong numbers."""
+"""Decisions of the compiler as the cause of wrong numbers, and failed compiles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKAROUND = "aoti_compile_and_package(..., inductor_configs={'cpp.simdlen': 1})
 
 
 def bisected(**changed: Any) -> Bisected:
-    """What a search gave that named the vector width."""
+    """Make the result of a search that named the vector width."""
     found = {
         "outcome": "decision",
         "summary": "The failure (an output that differs from eager) comes from cpp.simdlen.",
@@ -44,7 +44,7 @@ def bisected(**changed: Any) -> Bisected:
 
 
 def suspected(zoo: ZooPackage) -> DiagnosisState:
-    """A script whose package gives other numbers than eager from launch 1 on."""
+    """Make a script whose package diverges from eager from launch 1 on."""
     case = diverged(zoo)
     case.workload = ScriptWorkload(script=Path("serve.py"))
     case.suspects = detect(case)
@@ -52,7 +52,7 @@ def suspected(zoo: ZooPackage) -> DiagnosisState:
 
 
 def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
-    """The same after the search."""
+    """Make the same case after the search."""
     case = suspected(zoo)
     nameless = replace(case.suspects[0], guilty=Component(kind="package", name=""))
     suspect = compiler_suspect([nameless, *case.suspects], case)
@@ -64,7 +64,7 @@ def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
 
 
 def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> None:
-    """Switched off the failure was gone, and on again it was back: the fix is what was compiled with."""
+    """The failure disappears without the decision, and returns with it. The fix is the option that ran."""
     case = decided(zoo, bisected())
     best = ranked(detect(case), case)[0]
     assert (best.category, best.guilty.name, confidence(best, case)) == ("wrong_output", "k1", "proven")
@@ -75,7 +75,7 @@ def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> N
 
 
 def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage) -> None:
-    """What did not help the whole program is no fix, and nothing says that it ran there."""
+    """A workaround that does not help the whole program is no fix, and is not said to have run there."""
     found = bisected(workaround={"code": WORKAROUND, "reduced": "gone", "whole": "same"})
     case = decided(zoo, found)
     best = ranked(detect(case), case)[0]
@@ -85,14 +85,14 @@ def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage
 
 
 def test_rounding_accuses_nobody(zoo: ZooPackage) -> None:
-    """Where the outputs agree with intermediate results rounded as in eager, the launch is not at fault."""
+    """If intermediate results rounded as in eager explain the outputs, the launch is not at fault."""
     case = decided(zoo, bisected(outcome="rounding", decisions=[], workaround=None))
     (found,) = by("compiler.detect_decision", case)
     assert found.weak and not found.harmful
 
 
 def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
-    """TF32, chance, unset memory and other weights are no decisions of the compiler."""
+    """TF32, chance, unset memory and other weights are not decisions of the compiler."""
     kinds = ("tf32", "nondeterministic", "uninitialised")
     cases = [diverged(zoo, kind) for kind in kinds] + [suspected(zoo)]
     differing = {"other_constants": [decode(OTHER_WEIGHTS)]}
@@ -102,7 +102,7 @@ def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
 
 
 def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:
-    """A compile that failed, or a bad access of a generated kernel; not an operator or a weak suspect."""
+    """A failed compile or a bad access of a generated kernel is tried; an operator or weak suspect is not."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     made = phase(1, how="aoti_compile_and_package", outcome="failed")
     case.capture = capture(compiles=[made])
@@ -138,7 +138,7 @@ if __name__ == "__main__":
 
 @thorough
 def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
-    """Inductor's vectorised product of bools fails on torch 2.13: the option that compiles it is printed."""
+    """Inductor's vectorized product of bools fails on torch 2.13. The option that compiles it is printed."""
     script = tmp_path / "serve.py"
     script.write_text(PROD)
     workload = ScriptWorkload(script=script, env=torch_environment())
@@ -174,7 +174,7 @@ def tile_kernel(x_ptr, TILE: tl.constexpr):
 
 
 def compile_case(script: Path, text: str, **compiled: object) -> DiagnosisState:
-    """A program whose compile failed with that text."""
+    """Make a program whose compile failed with this text."""
     case = DiagnosisState(ScriptWorkload(script=script))
     case.runs["script"] = run("script", text)
     case.capture = capture(compiles=[phase(1, how="aot_compile", outcome="failed", **compiled)])
@@ -183,7 +183,7 @@ def compile_case(script: Path, text: str, **compiled: object) -> DiagnosisState:
 
 @pytest.mark.parametrize("copies, line", [(1, 7), (2, None)])
 def test_a_kernel_of_the_user_that_does_not_compile(tmp_path: Path, copies: int, line: int | None) -> None:
-    """The line counts from the `def` in the program's own file, where there is one such kernel only."""
+    """The line counts from the `def` in the program's file, if there is only one such kernel."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM * copies)
     case = compile_case(script, REFUSED)
@@ -216,7 +216,7 @@ LOG = [
 
 
 def stopped(*at: dict[str, str], text: str = TEXT) -> DiagnosisState:
-    """A program whose compile failed at these operators, and that passed the error on."""
+    """Make a program whose compile failed at these operators, and which passed the error on."""
     case = DiagnosisState(None)
     error = {"type": "torch._inductor.exc.InductorError", "text": text, "stopped_at": list(at)}
     compiled = phase(5, how="aoti_compile_and_package", outcome="failed", error=error, stack=[COMPILED_AT])
@@ -236,7 +236,7 @@ def stopped(*at: dict[str, str], text: str = TEXT) -> DiagnosisState:
     ids=["one", "none seen", "several fused", "another error"],
 )
 def test_the_operator_at_which_a_compile_stopped(case: DiagnosisState, kind: str, lines: list[int]) -> None:
-    """Before the line that compiles, which stays where several operators may be meant."""
+    """The operator's line comes before the line that compiles, unless several operators may be meant."""
     (found,) = detect(case)
     assert (found.category, found.guilty.kind) == ("compile_failure", kind)
     assert [line.line for line in found.guilty.model_locations][: len(lines)] == lines

@@ -1,4 +1,4 @@
-"""Slow calls, loads and builds, and memory: a change that wins is proven once it was timed, likely before."""
+"""Slow calls, loads and builds, and memory: a faster change is proven once timed, before that likely."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 
 class Rows(torch.nn.Module):  # type: ignore[misc]
-    """Divides a whole table by the length of its rows, and uses four of them: one kernel does both."""
+    """Divides a whole table by the length of its rows, and uses four rows, in one kernel."""
 
     table: torch.Tensor
 
@@ -86,7 +86,7 @@ class LastRow(Table):
 
 
 class Halved(torch.nn.Module):  # type: ignore[misc]
-    """A number in double precision makes all that follows double."""
+    """A number in double precision makes everything after it double."""
 
     scale: torch.Tensor
 
@@ -101,7 +101,7 @@ class Halved(torch.nn.Module):  # type: ignore[misc]
 
 
 def timed(tmp_path: Path, model: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-    """Compile the model, and ask what makes its call slow."""
+    """Compile the model, and diagnose its slow call."""
     package, exported, inputs = (tmp_path / name for name in ("m.pt2", "m.ep.pt2", "in.pt"))
     program = torch.export.export(model.eval(), given)
     torch.export.save(program, exported)
@@ -131,7 +131,7 @@ WORK = "the same work in every call, from weights alone"
 def test_a_loss_is_proven_by_a_build_without_it(
     tmp_path: Path, model: Any, given: tuple[torch.Tensor, ...], headline: str, line: str
 ) -> None:
-    """The program is changed, compiled and timed; the line of the model is named."""
+    """The changed program is compiled and timed, and the model's line is named."""
     torch.manual_seed(0)
     proven = timed(tmp_path, model(), given)
     assert (proven["category"], proven["confidence"]) == ("cost", "proven"), proven["summary"]
@@ -144,7 +144,7 @@ def test_a_loss_is_proven_by_a_build_without_it(
 @pytest.mark.filterwarnings("ignore")  # of the compile
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_the_caller_asks_for_is_no_loss(tmp_path: Path, dtype: torch.dtype) -> None:
-    """A sort whose result is used whole, and double precision of the inputs, are not accused."""
+    """A sort whose result is used completely, and inputs in double precision, are not accused."""
     found = timed(tmp_path, Ranked(8192), (torch.randn(64, 8192, dtype=dtype),))
     assert (found["outcome"], found["guilty"]) == ("no_fault", None), found["summary"]
 
@@ -182,7 +182,7 @@ run(torch.randint(0, 32, (8, 6)))
     ],
 )
 def test_outputs_that_pile_up_use_the_memory(tmp_path: Path, keep: str, outcome: str, summary: str) -> None:
-    """More outputs in use after more calls are a use of memory; a bounded number is none."""
+    """If more outputs are in use after more calls, they are the cause. A bounded number is not."""
     script = tmp_path / "serve.py"
     script.write_text(CALLS.format(keep=keep))
     found = diagnosed(tmp_path, "--script", str(script), "--symptom", "memory", "--budget-s", "120")
@@ -199,7 +199,7 @@ def test_a_script_with_few_calls_is_timed(zoo: ZooPackage, tmp_path: Path) -> No
 
 @thorough
 def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A load without failure has times; whether the variable wins any depends on the machine."""
+    """A load has times. Whether the variable saves time depends on the machine."""
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-load")
     assert found["outcome"] in ("fault", "no_fault") and "TORCHINDUCTOR_VEC_ISA_OK=1" in found["summary"]
     assert (found["outcome"] == "fault") == (found["confidence"] == "proven")
@@ -215,7 +215,7 @@ def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPack
     ],
 )
 def test_a_package_shows_what_may_cost_time(zoo: ZooPackage, model: str, expected: set[str]) -> None:
-    """Signals are read from the package; one without such work shows none."""
+    """Signals are read from the package. A package without such work has none."""
     view = view_package(zoo(model), "model")
     assert {found.signal.name for found in signals_of(view)} == expected
 
@@ -233,7 +233,7 @@ class Unrolled(torch.nn.Module):  # type: ignore[misc]
 def test_a_build_names_the_line_of_an_unrolled_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, ends: bool
 ) -> None:
-    """The line with most nodes is told with its passes, also of a build that does not end in time."""
+    """The line with the most nodes is named with its passes, even if the build does not end in time."""
     exported, compiler = tmp_path / "m.ep.pt2", tmp_path / "g++"
     torch.export.save(torch.export.export(Unrolled(), (torch.randn(8),)), exported)
     if not ends:
@@ -248,7 +248,7 @@ def test_a_build_names_the_line_of_an_unrolled_loop(
 
 
 def test_a_build_needs_its_program(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package alone cannot be built again; the error says what to give."""
+    """A package alone cannot be built again, and the error says what to pass."""
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-build")
     assert "timing a build needs a program to build" in json.dumps(found)
 

@@ -1,4 +1,4 @@
-"""Custom operators: what they raise and promise, which of them a call has, and what they refuse."""
+"""Custom operators: errors, broken promises, missing operators, and defects of kernels."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ SHIM = (
 
 
 def text(*frames: str) -> str:
-    """What a call prints whose operator raised through these frames, innermost first."""
+    """Return what a call prints whose operator raised through these frames, innermost first."""
     return "\n".join([SHIM, "RuntimeError: ValueError: no peak", "", "At:", *frames])
 
 
 def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
-    """The node gives the operator, the frames its line; not where torch raised below the operator."""
+    """The node names the operator, the frames its line, except if torch raised below the operator."""
     case = failing(package_case(zoo("plugin")), text(OPERATOR, TORCH, CALLER))
     (found,) = by("custom_op.detect_operator_error", case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
@@ -68,7 +68,7 @@ def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
 
 
 def test_a_log_alone_names_the_operators_function() -> None:
-    """Without a package the function and its line are the party."""
+    """Without a package, the function and its line are the party."""
     case = DiagnosisState(None)
     case.log, case.log_source = read_log(text(OPERATOR, TORCH, CALLER).splitlines()), "crash.log"
     first = next(iter(detect(case)))
@@ -80,7 +80,7 @@ FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, "returns the same values")
 
 
 def watched(*, failing: bool) -> DiagnosisState:
-    """An operator was seen to write to its argument, and the package's outputs did not depend on that."""
+    """Make an operator that wrote to its argument, on which the package's outputs did not depend."""
     case = DiagnosisState(None)
     told = {"op": "own.trim", "call": 1, "layouts": [], "mutated": ["level"], "aliases": []}
     case.operators = worker_run({"event": "operator", **told})
@@ -94,7 +94,7 @@ def watched(*, failing: bool) -> DiagnosisState:
 
 @pytest.mark.parametrize("failing", [True, False])
 def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing: bool) -> None:
-    """Without a program to hold the package against, a call that is well leaves the question open."""
+    """Without a program to compare with, a call that returns leaves the question open."""
     case = watched(failing=failing)
     (found,) = by("custom_op.detect_operator_results", case)
     assert not is_bystander(found, case) and found.weak != failing
@@ -102,7 +102,7 @@ def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing:
 
 
 def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
-    """It spoils what others use, whether or not this call shows it."""
+    """It damages other memory, whether or not this call shows it."""
     case = watched(failing=False)
     assert case.operators is not None
     (event,) = case.operators.all(events.Operator)
@@ -114,7 +114,7 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
 
 @pytest.mark.parametrize("effect", [Effect.GONE, Effect.NOT_APPLICABLE])
 def test_memory_that_an_operator_keeps(effect: Effect) -> None:
-    """It is a cause only if copies remove the failure; a value in the one returning line is copied there."""
+    """The memory is a cause only if copies remove the failure. The fix copies the value on its return line."""
     line = {"file": "ops.py", "line": 9, "code": "return _tables[key]"}
     case = DiagnosisState(None)
     case.operators = worker_run(
@@ -136,7 +136,7 @@ def taken(refused: str = "", *lines: int) -> dict[str, object]:
 
 
 def program(text: str) -> DiagnosisState:
-    """A program that printed this after a call that came back."""
+    """Make a program that printed this after a call that returned."""
     case = DiagnosisState(None)
     case.capture = capture(calls=[phase(3, load=1, thread=1)])
     case.runs["script"] = run("script", text)
@@ -144,7 +144,7 @@ def program(text: str) -> DiagnosisState:
 
 
 def test_a_call_that_lacks_what_the_program_had() -> None:
-    """The run in the worker says nothing about the program, unless the program lacked it, too."""
+    """The worker's run proves nothing about the program, unless the program lacked the operator, too."""
     plain = run("plain", MISSING, taken("line 4 would have to be run"))
     reason = operator_missing_here(plain, program("AssertionError: Tensor-likes are not close!"))
     assert "shop::halve" in reason and "line 4" in reason
@@ -152,7 +152,7 @@ def test_a_call_that_lacks_what_the_program_had() -> None:
 
 
 def test_where_the_operators_came_from() -> None:
-    """The verdict tells the lines of the program that were run for its operators."""
+    """The verdict has the program's lines that were run for its operators."""
     case = program("x")
     case.runs["plain"] = run("plain", "", taken("", 12, 30))
     (fact,) = operators_from(case)
@@ -169,7 +169,7 @@ OWN_CHECK = "ValueError: books do not balance"
 
 
 def wide(directory: Path, text: str, *, rows: int | None = None) -> DiagnosisState:
-    """The recorded call of 66,000 rows, or of others, of a kernel with an index of 32 bits; it ended so."""
+    """Make the recorded call of a kernel with a 32-bit index, of 66,000 or `rows` rows, that printed `text`."""
     case = DiagnosisState(None)
     view = view_of(FAULTS / "int32_overflow", directory)
     case.parsed, case.package = view, view.package
@@ -188,7 +188,7 @@ def read(case: DiagnosisState, directory: Path) -> DiagnosisState:
     ("text", "looked", "category"),
     [
         (ILLEGAL, True, "illegal_memory_access"),
-        (REFUSED, True, None),  # which a grid would explain
+        (REFUSED, True, None),  # a wrong grid would explain it
         (OWN_CHECK, True, None),
         ("", False, None),
     ],
@@ -196,7 +196,7 @@ def read(case: DiagnosisState, directory: Path) -> DiagnosisState:
 def test_a_defect_explains_failures_of_its_kind_alone(
     tmp_path: Path, text: str, looked: bool, category: str | None
 ) -> None:
-    """Nothing is read for a healthy call, and an overflow does not explain the program's own error."""
+    """A healthy call is not examined, and an overflow does not explain the program's own error."""
     case = wide(tmp_path, text)
     assert (look("read_kernels").gain(case, []) > 0) == looked
     found = by("illegal_memory_access.detect_kernel_defect", read(case, tmp_path))
@@ -205,7 +205,7 @@ def test_a_defect_explains_failures_of_its_kind_alone(
 
 @pytest.mark.parametrize("text", [OWN_CHECK, "parity check failed at batch 1024"])
 def test_a_users_kernel_is_suspect_if_the_programs_own_check_fails(tmp_path: Path, text: str) -> None:
-    """Half of the output is never stored: likely if the program failed, with its own error or none."""
+    """Half of the output is never stored: likely if the program failed, with its own error or without."""
     case = wide(tmp_path, "")
     half = tmp_path / "half"
     half.mkdir()
@@ -220,7 +220,7 @@ def test_a_users_kernel_is_suspect_if_the_programs_own_check_fails(tmp_path: Pat
 
 
 def test_a_defect_is_possible_and_one_that_was_located_likely(tmp_path: Path) -> None:
-    """The address that memcheck saw lies 2**32 elements from the argument that the code is wrong for."""
+    """memcheck's address is 2**32 elements from the argument whose index is wrong."""
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     (alone,) = by("illegal_memory_access.detect_kernel_defect", case)
     assert confidence(alone, case) == "possible" and alone.guilty.name == "wide_kernel"
@@ -236,7 +236,7 @@ def test_a_defect_is_possible_and_one_that_was_located_likely(tmp_path: Path) ->
 
 @pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
 def test_the_call_without_the_defect_decides(tmp_path: Path, effect: Effect) -> None:
-    """Proven where the failure goes with it; else a bystander, which clears nothing else in that launch."""
+    """If the failure disappears, the defect is proven. Otherwise it is a bystander, but clears no others."""
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     (before,) = by("illegal_memory_access.detect_kernel_defect", case)
     change = Intervention(
@@ -252,7 +252,7 @@ def test_the_call_without_the_defect_decides(tmp_path: Path, effect: Effect) -> 
 
 
 def test_a_kernel_that_cannot_be_compiled_here_stays_possible(tmp_path: Path) -> None:
-    """The recording has no package and this machine no GPU: a note says why nothing was tried."""
+    """The recording has no package, and this machine no GPU. A note says why nothing was tried."""
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     case.call = CallSpec("run", {"package": str(tmp_path)}, tmp_path, None)
     assert look("mend_kernels").gain(case, []) > 0
@@ -269,7 +269,7 @@ SUM = "tl.store(out + row, tl.sum(tl.load(table + index * width + col), 0))"
 def reducing(
     directory: Path, body: str, dtype: str = "fp32", workload: Workload | None = None
 ) -> DiagnosisState:
-    """A call of a recorded package whose own kernel reads a table of `dtype` and does this with a row."""
+    """Make a call of a recorded package whose kernel reads a row of a `dtype` table and computes `body`."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
     case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
     changes = {BODY: body, "{'table': '*fp32'": f"{{'table': '*{dtype}'"}
@@ -280,7 +280,7 @@ def reducing(
 
 @pytest.mark.parametrize(("dtype", "narrow"), [("fp16", True), ("bf16", True), ("fp32", False)])
 def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, narrow: bool) -> None:
-    """The signature in the package tells the dtype; nothing is run, so that it is only possible."""
+    """The signature in the package has the dtype. Nothing was run, so it is only possible."""
     found = by("custom_op.detect_reductions", reducing(tmp_path, SUM, dtype))
     assert [each.guilty.name for each in found] == (["lookup_kernel"] if narrow else [])
     for each in found:
@@ -299,7 +299,7 @@ def lookup_kernel(table, ids, out, width: tl.constexpr):
 
 
 def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
-    """One whose masked lanes hold 0 where a maximum is taken, and none with a neutral filler."""
+    """Masked lanes with 0 are wrong for a maximum. A neutral filler is not suspect."""
     (found,) = by("custom_op.detect_reductions", reducing(tmp_path, MAXIMUM.format(other="0.0")))
     party = found.guilty
     assert (found.category, party.kind, party.name) == ("wrong_output", "kernel", "lookup_kernel")
@@ -312,7 +312,7 @@ def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
 
 
 def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) -> None:
-    """The numbers are wrong then, and the source says where."""
+    """The numbers are wrong, and the source says where."""
     case = reducing(tmp_path, MAXIMUM.format(other="0.0"))
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
     (found,) = by("custom_op.detect_reductions", case)
@@ -320,7 +320,7 @@ def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) 
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
-    """The load whose filler is wrong, where the kernel is in the script that was given."""
+    """If the kernel is in the given script, the load with the wrong filler is named."""
     script = tmp_path / "model.py"
     script.write_text(SCRIPT)
     case = reducing(tmp_path, MAXIMUM.format(other="0.0"), workload=ScriptWorkload(script=script))
@@ -362,7 +362,7 @@ CORRECTED = {
 
 @pytest.mark.parametrize("kind", CORRECTED)
 def test_a_mistake_of_a_kernel_is_corrected_in_its_line(kind: str) -> None:
-    """One line changes, and none moves; where nothing fits the text is not changed."""
+    """One line changes, and none moves. If nothing fits, the text stays."""
     line, expected = CORRECTED[kind]
     text = KERNEL.format(line=line)
     changed = corrections.corrected(text, "k", (kind.partition(" ")[0], 6, "float('-inf')"))
@@ -386,7 +386,7 @@ TUNED = """
     ],
 )
 def test_a_tuner_restores_what_the_kernel_updates(given: str, line: str, needed: bool) -> None:
-    """Only what it reads and writes, and only if its decorator says nothing of it."""
+    """Only arguments that the kernel reads and writes are restored, unless its decorator names them."""
     text = TUNED.format(given=given) + KERNEL.format(line=line).replace("tl.load(o + tl.load(q + i))", "0")
     text = text.replace("tl.load(q)", "0")
     found = [each for each in corrections.shown(text, "k") if each.kind == "tuned"]
@@ -412,7 +412,7 @@ k[grid]({given})
     ],
 )
 def test_a_launch_is_corrected_where_it_stands(kind: str, given: str, old: str, new: str) -> None:
-    """A grid is rounded up; what a kernel without strides reads is made contiguous. Each is one line."""
+    """A grid is rounded up, or what a kernel without strides reads is made contiguous, in one line."""
     text = LAUNCHED.format(line="tl.store(o, tl.load(p + i))", given=given)
     found = [each for each in corrections.shown(text, "k") if each.kind == kind]
     changed = [corrections.corrected(text, "k", each) for each in found]
@@ -427,7 +427,7 @@ def test_a_launch_is_corrected_where_it_stands(kind: str, given: str, old: str, 
 def test_a_mask_with_which_the_program_passes_accuses_the_kernel(
     tmp_path: Path, ends: tuple[int, int], marker: str, effect: Effect
 ) -> None:
-    """The ids are at fault otherwise. One value that no row has by chance may be a marker; both are told."""
+    """Otherwise the ids are at fault. A single value that no row has may be a marker: both are reported."""
     case, gone, name = reducing(tmp_path, BODY), effect is Effect.GONE, "input 1 (ids)"
     (launch,) = (each for each in case.launches if each.kind == "user_triton")
     own = {"kind": "user_triton", "how": "", "certain": True, "line": 1}
@@ -449,7 +449,7 @@ def test_a_mask_with_which_the_program_passes_accuses_the_kernel(
 
 @pytest.mark.parametrize(("dtype", "rows", "far"), [("i32", 2**28, 1), ("i64", 2**28, 0), ("i32", 4, 0)])
 def test_an_address_that_32_bits_cannot_count(tmp_path: Path, dtype: str, rows: int, far: int) -> None:
-    """Only in a tensor of more than 2**31 elements, at an index that was loaded as 32 bits."""
+    """The address overflows only in a tensor of more than 2**31 elements, with a 32-bit index."""
     changes = {"'ids': '*i64'": f"'ids': '*{dtype}'", "shape = {64, 16}": f"shape = {{{rows}, 16}}"}
     view = view_of(FAULTS / "host_tensor", tmp_path, changes)
     case = DiagnosisState(None, package=view.package, parsed=view)

@@ -1,4 +1,4 @@
-"""Verdicts of bad calls: the cause, sentences that are true of the tensors, and a proof that runs."""
+"""Verdicts on bad calls: the cause, sentences that are true of the tensors, and a proof that runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.zoo.names import nightly, thorough
 
 pytestmark = pytest.mark.slow
 
-# Category, kind of the cause, its value, and code at its line of the model.
+# Category, kind of the cause, its value, and the code at its line of the model.
 CAUSES = {
     ("ranker", "bad-index"): (
         "index_out_of_bounds",
@@ -87,7 +87,7 @@ def case(request: pytest.FixtureRequest, zoo: ZooPackage, tmp_path_factory: pyte
 
 
 def test_the_cause_is_named(case: Case) -> None:
-    """Category, the component with its value, and the line of the model."""
+    """The verdict has the category, the component with its value, and the model's line."""
     guilty = case.found.guilty
     assert guilty is not None and case.found.confidence == "proven", case.text
     assert (case.found.category, guilty.kind, guilty.value) == case.cause[:3]
@@ -95,14 +95,14 @@ def test_the_cause_is_named(case: Case) -> None:
 
 
 def test_the_launch_is_shown_as_pytorch(case: Case) -> None:
-    """A few lines of the program, with the check that the call failed."""
+    """The verdict shows a few lines of the program, with the check that failed."""
     assert len(case.found.program) <= 12
     if case.found.category == "index_out_of_bounds":
         assert any("check(" in line and "'launch 0'" in line for line in case.found.program)
 
 
 def test_the_proof_fails_passes_and_fails(case: Case) -> None:
-    """At most 25 lines that need only torch and seconds print what the verdict claims."""
+    """The proof has at most 25 lines, imports only torch, and prints what the verdict claims."""
     (proof,) = (each for each in case.found.artifacts if each.path.name == PROOF_FILE)
     text = proof.path.read_text()
     assert text.count("\n") <= 25
@@ -120,7 +120,7 @@ def processor_seconds() -> float:
 
 
 def test_each_element_has_the_value_that_is_told(case: Case) -> None:
-    """In the summary and among the elements of the root cause; not the value that the experiment gave it."""
+    """Elements in the summary and root cause have the quoted values, and not those of the experiment."""
     told = "\n".join([case.found.summary, *(case.found.guilty.elements if case.found.guilty else ())])
     for found in [*ELEMENT.finditer(told), *FIRST.finditer(told)]:
         index = tuple(map(int, found["index"].split(",")))
@@ -128,7 +128,7 @@ def test_each_element_has_the_value_that_is_told(case: Case) -> None:
 
 
 def test_limits_and_dtypes_are_those_of_model_and_input(case: Case) -> None:
-    """The rows of the table, and what the inputs are and should be."""
+    """Table rows and dtypes in the summary are those of the model and inputs."""
     text = case.found.summary
     for found in TABLE.finditer(text):
         rows = case.program.state_dict[found["name"]].shape[0]
@@ -142,7 +142,7 @@ def test_limits_and_dtypes_are_those_of_model_and_input(case: Case) -> None:
 
 
 def test_what_the_calls_returned_is_what_they_return(case: Case) -> None:
-    """Counts of NaN by output as the package gives them; an error where it raises one."""
+    """The package gives the quoted counts of NaN, or raises an error."""
     run = case.found.confirmed
     assert run is not None and run.before == run.again, case.text
     counted = RETURNED.search(run.before)
@@ -157,7 +157,7 @@ def test_what_the_calls_returned_is_what_they_return(case: Case) -> None:
 
 
 def test_eager_mode_does_what_is_told_of_it(case: Case) -> None:
-    """`same`: the program raises, or gives values that are not finite. Of a dtype nothing is told."""
+    """`same` means that the program raises or gives values that are not finite."""
     try:
         finite = all(bool(each.isfinite().all()) for each in case.outputs(case.program.module()))
     except (RuntimeError, IndexError):
@@ -169,7 +169,7 @@ def test_eager_mode_does_what_is_told_of_it(case: Case) -> None:
 
 
 def test_a_proven_verdict_is_short_and_never_ships_what_was_made_up(case: Case) -> None:
-    """At most 15 lines and 1,200 characters; a changed value is no fix, and its warning stands below it."""
+    """At most 15 lines and 1,200 characters; a changed value is no fix, and has a warning below it."""
     assert case.found.confidence == "proven" and case.text.count("\n") < 15 and len(case.text) <= 1200
     assert case.found.fix is not None and case.found.confirmed is not None
     made_up = case.found.category != "input_mismatch"
@@ -190,7 +190,7 @@ INDICES = [
 def test_a_bad_index_is_put_on_the_input(
     zoo: ZooPackage, tmp_path: Path, name: str, place: int, value: str, launch: int, code: str
 ) -> None:
-    """The element, its value and bound (of `jagged`, a size of the call), the launch, the model line."""
+    """The verdict has the element, its value and bound, the launch and the model's line."""
     found = of_package(zoo, tmp_path, name, "bad-index")
     assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
     assert found.guilty is not None and found.crashing is not None
@@ -200,7 +200,7 @@ def test_a_bad_index_is_put_on_the_input(
 
 
 def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Its bytes are read from the file; with 0 in its place the call returns finite outputs."""
+    """The weight's bytes are read from the file. With 0 in its place, outputs are finite."""
     package, source = tmp_path / "changed.pt2", zoo("logarithm")
     read = {each.constant.fqn: each for each in read_constants(open_package(source), tmp_path / "c", 1 << 20)}
     old = read["inp.weight"].file.read_bytes()
@@ -228,7 +228,7 @@ def test_an_infinite_element_is_proven_although_masks_hold_infinities(
 
 
 def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The refusal names both numbers, so nothing else can be at fault."""
+    """The refusal has both numbers, so nothing else can be at fault."""
     inputs = tmp_path / "inputs.pt"
     given = torch.load(zoo("logarithm").with_name("logarithm.inputs.pt"), weights_only=True)
     torch.save((*given, given[0]), inputs)
@@ -237,7 +237,7 @@ def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage,
 
 
 def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The line at which it died, and that the package's call had returned, are known without a cause."""
+    """Without a cause, the verdict has the line of the death, and that the package's call had returned."""
     script, package = tmp_path / "serve.py", zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
     script.write_text(
@@ -253,7 +253,7 @@ def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_p
 
 
 def test_a_log_alone_starts_nothing_and_proves_nothing(tmp_path: Path) -> None:
-    """An index assertion in a log: the category as a candidate, no run, and the call that would settle it."""
+    """An index assertion in a log gives a candidate category, no run, and the call that would settle it."""
     log = tmp_path / "crash.log"
     log.write_text("Error: index out of bounds: 0 <= tmp2 < 32L\n")
     found = verdict(tmp_path, None, log)

@@ -43,7 +43,7 @@ from tests.zoo.names import thorough
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
-    """The case after the package's only index check failed."""
+    """Make the case after the package's only index check failed."""
     return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
 
 
@@ -52,13 +52,13 @@ def jagged(zoo: ZooPackage) -> DiagnosisState:
 
 
 def outside(part: InputSlice, value: int, count: int = 1, index: Sequence[int] = (0, 5)) -> IndexValues:
-    """What the worker says of an input with such elements."""
+    """Make the worker's report of an input with such elements."""
     first: list[tuple[list[int], int | float]] = [(list(index), value)]
     return IndexValues(part, 48, min(value, 0), value, count, first)
 
 
 def with_element(zoo: ZooPackage, value: int, count: int = 1) -> tuple[DiagnosisState, InputSlice]:
-    """The ranker's failed check, after its ids were looked at."""
+    """Make the ranker's failed check, after its ids were compared."""
     case = failed(zoo, "ranker", GOOD_IDS)
     (part,) = parts_of(checked_inputs(case))
     case.index_values[part] = outside(part, value, count)
@@ -72,7 +72,7 @@ def suspected(case: DiagnosisState) -> Suspect:
 
 @pytest.mark.parametrize("value", [32, 40, -40])
 def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
-    """Input, element, value and bound, launch that crashed, a clamp as the proof, both ends in the fix."""
+    """The verdict has input, element, value, bound and launch. A clamp proves it; the fix has both ends."""
     case, part = with_element(zoo, value)
     assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31) and part.low in (0, -32)
     found = suspected(case)
@@ -91,7 +91,7 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
 
 @pytest.mark.parametrize(("value", "past"), [(6, True), (7, False)])
 def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value: int, past: bool) -> None:
-    """An index into no table has no reserved row: its producer is to be corrected, by one if one too many."""
+    """An index that is no table row is corrected where it is computed, by one if it is one too large."""
     case = jagged(zoo)
     (part,) = parts_of(checked_inputs(case))
     case.index_values[part] = outside(part, value, index=[2])
@@ -103,7 +103,7 @@ def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value:
 
 
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
-    """The log alone tells check and input; a symbolic bound is told as a number and what it is a size of."""
+    """The log gives only check and input. A symbolic bound has its number, and what it is a size of."""
     found = suspected(failed(zoo, "ranker", GOOD_IDS))
     assert "look_at_indices" not in found.steps
     assert (found.guilty.input_index, found.guilty.value) == (0, None)
@@ -132,7 +132,7 @@ torch._inductor.aoti_load_package(package)(x)
 
 @thorough
 def test_nan_in_an_input_is_named_for_the_index_computed_from_it(tmp_path: Path) -> None:
-    """The element behind the index, proven by another number in its place."""
+    """The element behind the index is proven by another number in its place."""
     script = tmp_path / "buckets.py"
     script.write_text(BUCKETS)
     seen = answered("diagnose", script, "--cwd", tmp_path)
@@ -147,7 +147,7 @@ OF_ATEN = (
 
 
 def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: ZooPackage) -> None:
-    """The assertion names no launch: the operator that takes an index has the limit. Good values clear it."""
+    """The assertion names no launch, so the operator with the index gives the limit. Good values clear it."""
     given = GivenTensor("int64", (12,)), GivenTensor("int64", (4,))
     case = failing(package_case(zoo("bags"), *given), OF_ATEN)
     part = InputSlice(0, 0, 1, 0, 49)
@@ -175,7 +175,7 @@ PART = InputSlice(1, 0, 1, 0, 0, unlike=0)
 
 
 def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> DiagnosisState:
-    """A call that failed, of a package with this one division."""
+    """Make a failed call of a package with this one division."""
     case = DiagnosisState(None)
     inputs = [
         SimpleNamespace(index=n, label=f"input {n} (args[{n}])", path=f"args[{n}]", dtype="int64")
@@ -192,7 +192,7 @@ def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Diagn
 
 
 def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divisors in an input are looked at first; where one is zero, the call without zeros is the test."""
+    """Divisors in an input are compared first. If one is zero, a call without zeros is the test."""
     case = case_of(monkeypatch)
     assert not by("value_constraints.detect_division", case)
     case.done.append("look_at_indices")
@@ -209,7 +209,7 @@ def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pyte
 
 
 def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text names no launch: a call without zeros that passes proves it, one that fails says nothing."""
+    """The text names no launch. A call without zeros that passes is proof, one that fails proves nothing."""
     case = case_of(monkeypatch, replace(DIVIDED, plain=False))
     (found,) = by("value_constraints.detect_division", case)
     assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
@@ -229,7 +229,7 @@ ZeroDivisionError: integer division or modulo by zero"""
 
 @pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault", OF_SCRIPT])
 def test_other_failures_are_no_such_division(text: str) -> None:
-    """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
+    """Checked sizes, a bad access and a statement of the script are not such a division."""
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
     assert not by("value_constraints.detect_division", case)
@@ -257,7 +257,7 @@ OVERFLOW = {
 
 
 def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> DiagnosisState:
-    """A program that ended in `text` after a good call, with what the interpretation reported."""
+    """Make a program that ended in `text` after a good call, with the interpretation's events."""
     case = DiagnosisState(None)
     case.capture = capture(calls=[phase(1, load=0, thread=1)])
     case.runs["script"], case.runs["plain"] = run("script", text), run("plain")
@@ -267,7 +267,7 @@ def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> Diagnosis
 
 
 def test_a_failed_check_with_an_overflow() -> None:
-    """Likely without a reference, possible for a hash; proven where the exact result passes, else cleared."""
+    """Likely without a reference, possible for a hash, proven if the exact result passes, else cleared."""
     exact: list[list[bool] | None] = [None, None, [False, True, False], [False] * 3]
     for modular, compared, sure in zip(
         (False, True, False, False), exact, ("likely", "possible", "proven", ""), strict=True

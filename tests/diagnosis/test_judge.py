@@ -1,4 +1,4 @@
-"""How suspects are weighed, and what the verdict then claims."""
+"""How suspects are weighed, and what the verdict claims."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def verdict(case: DiagnosisState, *suspects: Suspect, directory: Path = Path("jo
 
 
 def test_proven_is_earned_by_a_trial() -> None:
-    """The failure went with the change, or another one came; another way to die, or no check, prove nothing.
+    """Proven if the failure disappeared with the change or became another error; not for another death.
 
-    Damaged memory ends a process in several ways by itself; a bounds guard hides where the call fails.
+    Damaged memory may end a process in several ways, and a bounds guard hides where the call fails.
     """
     case, guard = seen_case(), replace(TRIED, kind=Kind.KERNEL, hides=True)
     died = replace(trial(TRIED, Effect.CHANGED), before=Seen("died", signal="SIGSEGV"))
@@ -75,7 +75,7 @@ def test_proven_is_earned_by_a_trial() -> None:
 
 
 def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
-    """A batch cut to its first part proves nothing while its last part was not tried, or fails."""
+    """A batch cut to its first part proves nothing until its last part passes as well."""
     case, last = seen_case(), intervention("last")
     cut = suspect("a", "shape_out_of_range", "check_devices", intervention=TRIED, parts=(last,))
     case.trials["key"] = trial(TRIED, Effect.GONE)
@@ -88,9 +88,9 @@ def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
 
 @given(st.sets(st.integers(0, 4), min_size=1))
 def test_changes_that_only_help_together_are_causes(wrong: set[int]) -> None:
-    """Each change alone leaves the failure as it was, as does any set without all that are wrong.
+    """Each change alone leaves the failure, as does any set without all that are wrong.
 
-    Those are proven, in one fix that ran; the others are bystanders.
+    The wrong ones are proven, in one fix that ran. The others are bystanders.
     """
     case, tried = seen_case(), [intervention(f"input:{n}") for n in range(5)]
     suspects = [
@@ -109,7 +109,7 @@ def test_changes_that_only_help_together_are_causes(wrong: set[int]) -> None:
 
 
 def test_a_bystander_is_named_with_the_run_that_cleared_it() -> None:
-    """When the failure stays without a suspect, the verdict is about another one, and says so."""
+    """If the failure stays without a suspect, the verdict names another, and says so."""
     case = seen_case()
     case.trials["key"] = trial(TRIED, Effect.SAME)
     cleared = suspect("a", "nan_or_inf", "capture", intervention=TRIED)
@@ -120,7 +120,7 @@ def test_a_bystander_is_named_with_the_run_that_cleared_it() -> None:
 
 
 def test_what_is_around_a_call_is_cleared_by_the_call_alone() -> None:
-    """Overlapping threads at warm-up are no cause of a call that fails in the same way by itself."""
+    """Threads that overlap at warm-up do not explain a call that fails by itself."""
     case = DiagnosisState(None)
     case.runs["script"] = case.runs["plain"] = run("script", RAISED)
     threads = suspect("threads", "concurrency", "capture", only_in_program=True)
@@ -130,7 +130,7 @@ def test_what_is_around_a_call_is_cleared_by_the_call_alone() -> None:
 
 
 def test_the_deeper_suspect_explains_the_other() -> None:
-    """A bad call explains a bad value, and the verdict says so; but the proven one comes first."""
+    """A bad call explains a bad value, and the verdict says so. The proven one comes first."""
     case = seen_case()
     deep = suspect("deep", "input_mismatch", "check_devices", level=CausalLevel.CALL)
     value = suspect("value", "nan_or_inf", "run", level=CausalLevel.BAD_VALUE, intervention=TRIED)
@@ -144,7 +144,7 @@ def test_the_deeper_suspect_explains_the_other() -> None:
 
 
 def test_the_fix_is_the_change_that_ran() -> None:
-    """A cast is what one ships, with its run; one that harms other elements gives way to the advice."""
+    """A cast can be shipped, and has its run. If it harms other elements, the advice replaces it."""
     case = seen_case()
     changed = replace(
         TRIED, changes=(Change("cast", 0, dtype="float32"),), before_code="x", after_code="x.float()"
@@ -182,7 +182,7 @@ made = st.builds(
 
 @given(st.lists(made, max_size=8), effects, st.sampled_from(["", RAISED, "Segmentation fault"]))
 def test_no_set_of_observations_is_proof(suspects: list[Suspect], effect: Effect | None, text: str) -> None:
-    """Without an intervention that removed the failure or a direct refusal nothing is ever proven."""
+    """Nothing is proven without an intervention that removed the failure, or a direct refusal."""
     case = seen_case(text)
     case.runs["script"] = run("script", text)
     if effect is not None:
@@ -194,7 +194,7 @@ def test_no_set_of_observations_is_proof(suspects: list[Suspect], effect: Effect
 
 @given(st.lists(made, max_size=6), st.randoms())
 def test_the_order_of_the_detectors_does_not_matter(suspects: list[Suspect], random: Any) -> None:
-    """The same cause comes first whoever was asked, no weak one before a strong one, with all evidence."""
+    """The same cause comes first in any order, no weak one before a strong one, with all evidence."""
     shuffled, case = list(suspects), seen_case()
     random.shuffle(shuffled)
     one, other = (ranked(order, case) for order in (suspects, shuffled))
@@ -209,7 +209,7 @@ def test_the_order_of_the_detectors_does_not_matter(suspects: list[Suspect], ran
 
 
 def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
-    """Inputs that fit and a good call are no_fault, with the run as evidence; so is what did no harm."""
+    """Matching inputs and a good call are no_fault, with the run as evidence, even with a harmless defect."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     case.runs["plain"] = run("plain", "", called())
     for suspects in (detect(case), [suspect("a", "wrong_output", "eager", harmful=False)]):
@@ -220,7 +220,7 @@ def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
 
 @pytest.mark.parametrize("text", [NOT_REPRODUCED, RAISED, *REFUSED])
 def test_a_log_alone_is_never_proof(text: str) -> None:
-    """Whatever the text says, only a log gives at most `likely`, and asks for the program."""
+    """Whatever its text, a log alone gives at most `likely`, and asks for the program."""
     case = log_case(text)
     refused = [suspect("a", "invalid_package", "open_package", refusal=each) for each in sorted(REFUSALS)]
     assert {confidence(each, seen_case()) for each in refused} == {"proven"}
@@ -231,7 +231,7 @@ def test_a_log_alone_is_never_proof(text: str) -> None:
 
 
 def test_an_end_that_nothing_explains_is_told(tmp_path: Path) -> None:
-    """An open verdict says how the program ended: by a signal, or at its time limit."""
+    """An open verdict says how the program ended: by a signal or at its time limit."""
     case = DiagnosisState(None)
     case.capture = capture()
     ends: tuple[tuple[Any, str | None, str], ...] = (
@@ -246,7 +246,7 @@ def test_an_end_that_nothing_explains_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
-    """A change that is left to try, one that missed, or a call that does not fail alone."""
+    """The reason is a change that was not tried or did not apply, or a call that does not fail alone."""
     tried, case = intervention(), failing(package_case(zoo("ranker")))
 
     def notes(**more: Any) -> list[str]:

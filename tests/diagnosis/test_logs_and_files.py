@@ -1,4 +1,4 @@
-"""What a log or a package file shows by itself: errors, files that are missing, cut or of another machine."""
+"""What a log or package file shows alone: errors, and files missing, cut or for another machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def categories(case: DiagnosisState) -> list[Category]:
 
 
 def test_one_cause_is_named_and_several_are_weak() -> None:
-    """A text of one category has a fix, an ambiguous one candidates; what our checks print is none."""
+    """A text of one category has a fix, an ambiguous text has candidates. Our own checks are no evidence."""
     (sure,) = detect(failing(DiagnosisState(None), OUT_OF_MEMORY))
     assert (sure.category, sure.weak, sure.fix is not None) == ("out_of_memory", False, True)
     several = list(detect(failing(DiagnosisState(None), RAISED)))
@@ -63,7 +63,7 @@ def test_one_cause_is_named_and_several_are_weak() -> None:
 
 
 def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
-    """An index assertion admits bad inputs until they were compared and the package's own check was run."""
+    """Bad inputs are candidates until they were compared and the package's check was run."""
     case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
     assert "input_mismatch" in categories(case)
     case.done.append(CHECKED)
@@ -87,7 +87,7 @@ Rejected: 8"""
 
 
 def after_calls(text: str, **calls: object) -> DiagnosisState:
-    """A program that ended in `text` after two calls that came back, and that come back again."""
+    """Make a program that ended in `text` after two calls that returned, and return again."""
     case = DiagnosisState(None)
     facts = {"load": 0, "thread": 1, "thread_name": "MainThread", **calls}
     case.capture = capture(calls=[phase(n, **facts) for n in (1, 2)])
@@ -97,7 +97,7 @@ def after_calls(text: str, **calls: object) -> DiagnosisState:
 
 
 def test_what_a_check_of_the_script_admits() -> None:
-    """Concurrency where threads call or an input changed; wrong numbers unless eager agrees."""
+    """Concurrency is possible if threads call or an input changed, wrong_output unless eager agrees."""
     case = after_calls(OWN_CHECK)
     assert "concurrency" not in categories(case) and "wrong_output" in categories(case)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
@@ -116,7 +116,7 @@ def test_what_a_check_of_the_script_admits() -> None:
     [("ValueError", True), ("RuntimeError", True), ("torch.AcceleratorError", True), ("NameError", False)],
 )
 def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: bool) -> None:
-    """A statement may fail over what the package returned, which only a run can tell; a name may not."""
+    """A statement may fail because of the package's outputs, which only a run can show. A name may not."""
     case = DiagnosisState(None)
     text = OWN_STATEMENT.rpartition("IndexError")[0] + f"{kind}: zip() argument 2 is shorter than argument 1"
     case.log, case.log_source = read_log(text.splitlines()), "crash.log"
@@ -125,7 +125,7 @@ def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: b
 
 
 def test_the_last_words_of_a_program_that_ended_itself() -> None:
-    """An error status with no known error is a check of the program's own; a good end is none."""
+    """An error status without a known error counts as a check of the program. Success does not."""
     case = after_calls("wrong answers for frames [0, 1]")
     assert "script_error" in categories(case)
     assert next(iter(detect(case))).evidence[0].fact.startswith("wrong answers for frames")
@@ -139,7 +139,7 @@ def text(_package: Path, target: Path) -> Path:
 
 
 def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package without its library is incomplete; a failing call makes that the cause."""
+    """A package without its library is incomplete. A failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
     before = list(detect(case))
     assert before and not any(h.harmful for h in before)
@@ -151,7 +151,7 @@ def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Pa
 def test_a_load_that_got_no_weights(
     zoo: ZooPackage, tmp_path: Path, loads: list[int], kind: str | None
 ) -> None:
-    """The package lacks them, whatever another load of it got."""
+    """The package lacks weights, even if another load got them."""
     case = failing(package_case(changed(zoo("ranker"), tmp_path / "none.pt2", unweighted)))
     case.capture = capture(
         loads=[phase(n, number=n, loader="AOTIModelPackageLoader", package="none.pt2") for n in (1, 2)],
@@ -169,7 +169,7 @@ def problem(certain: bool) -> Problem:
 
 @pytest.mark.parametrize(("said", "sure"), [("Segmentation fault", "likely"), ("no kernel image", "proven")])
 def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> None:
-    """A certain problem is a suspect; the driver's refusal of the architecture proves it."""
+    """A certain problem is a suspect. The driver's refusal of the architecture proves it."""
     texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
     case = failing(package_case(zoo("ranker")), texts.get(said, said))
     case.problems = (problem(True), problem(False))
@@ -179,7 +179,7 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> N
 
 
 def test_a_refusal_that_names_no_component_is_no_proof() -> None:
-    """The driver has no kernel for this GPU: the text does not say which package it is of."""
+    """The text says that the driver has no kernel for this GPU, but not for which package."""
     case = failing(DiagnosisState(PackageWorkload(package=Path("m.pt2"))), NO_IMAGE)
     (found,) = [each for each in detect(case) if each.category == "arch_mismatch"]
     assert not found.guilty.name and confidence(found, case) == "likely"
@@ -189,7 +189,7 @@ NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution
 
 
 def opened(package: Path, directory: Path, size: int) -> DiagnosisState:
-    """A case after its package was opened, which had `size` bytes when the program loaded it."""
+    """Make a case whose package was opened, and had `size` bytes when the program loaded it."""
     case = DiagnosisState(None)
     case.call = CallSpec("replay", {"package": str(package)}, package)
     case.capture = capture(loads=[phase(2, loader="L", package=str(package), outcome="failed", bytes=size)])
@@ -199,7 +199,7 @@ def opened(package: Path, directory: Path, size: int) -> DiagnosisState:
 
 @pytest.mark.parametrize("left", [None, b"PK half"])
 def test_a_package_that_the_program_took_away(tmp_path: Path, left: bytes | None) -> None:
-    """It was whole when it was loaded, for all that is known: no claim is made, and nothing is replayed."""
+    """The package may have been complete when it was loaded, so nothing is claimed or replayed."""
     package = tmp_path / "large.pt2"
     if left is not None:
         package.write_bytes(left)
@@ -213,7 +213,7 @@ SOURCE = "#include <sensor.h>\nint opened() { return 1; }\n"
 
 
 def built(directory: Path, **variables: Path) -> str:
-    """What g++ prints while it builds a library that needs `sensor.h` and `libsensor.so`."""
+    """Return what g++ prints for a library that needs `sensor.h` and `libsensor.so`."""
     source, own = directory / "opened.cpp", directory / "own"
     source.write_text(SOURCE)
     own.mkdir()
@@ -224,7 +224,7 @@ def built(directory: Path, **variables: Path) -> str:
 
 
 def compile_failed(output: str, flags: dict[str, str]) -> DiagnosisState:
-    """A program whose compile failed with that output of the compiler, under these variables."""
+    """Make a program whose compile failed with this output, under these variables."""
     case = DiagnosisState(ScriptWorkload(script=Path("build.py")))
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="failed", flags=flags)])
     case.runs["script"] = run("script", f"CppCompileError: C++ compile error\n\nOutput:\n{output}")
@@ -233,7 +233,7 @@ def compile_failed(output: str, flags: dict[str, str]) -> DiagnosisState:
 
 @pytest.mark.parametrize("content", [POINTER, b"<html><body>404", b"\x7fELF\x02\x01\x01"])
 def test_a_library_that_is_none_is_proven_by_the_linkers_refusal(tmp_path: Path, content: bytes) -> None:
-    """The real linker's words name the file."""
+    """The real linker's message names the file."""
     sdk = tmp_path / "sdk"
     sdk.mkdir()
     (sdk / "libsensor.so").write_bytes(content)
@@ -269,7 +269,7 @@ def of_script(folder: Path, in_place: bool) -> Verdict:
 
 @pytest.mark.parametrize("in_place", [False, *nightly(True)])
 def test_a_package_that_a_script_writes_over_is_put_back(tmp_path: Path, in_place: bool) -> None:
-    """With its bytes and its times, and the verdict says so; `in_place` keeps what the script wrote."""
+    """Bytes and times are restored, and the verdict says so. `in_place` keeps the script's version."""
     found = of_script(tmp_path, in_place)
     same = (tmp_path / "kept.pt2").read_bytes() == b"the user's own build"
     assert same == (not in_place), found
@@ -281,7 +281,7 @@ def test_a_package_that_a_script_writes_over_is_put_back(tmp_path: Path, in_plac
 
 
 def test_what_cannot_be_put_back_is_told_with_its_copy(tmp_path: Path) -> None:
-    """The copy is named, and a file too large to copy is told; an untouched file is not mentioned."""
+    """The copy is named, or the file was too large to copy. An unchanged file is not mentioned."""
     copy, same = tmp_path / "before", tmp_path / "same.pt2"
     copy.write_bytes(b"own")
     same.write_bytes(b"own")

@@ -1,4 +1,4 @@
-"""What tells a fault from a program that runs well and looks as if it would not, and the other way round."""
+"""What distinguishes a fault from a program that works but looks faulty, and the reverse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARTIFACT = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
 
 
 def masked(package: Path, **output: int) -> DiagnosisState:
-    """A call of which the first value that is not finite is minus infinity, made by its first launch."""
+    """Make a call whose first value that is not finite is minus infinity, from its first launch."""
     case = package_case(package)
     case.runs["plain"] = run("plain", "", called(**output))
     made = {
@@ -42,7 +42,7 @@ def masked(package: Path, **output: int) -> DiagnosisState:
 
 
 def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo: ZooPackage) -> None:
-    """Alone it is harmless; with NaN in the outputs, or a program that failed over it, it is a fault."""
+    """Alone it is harmless. With NaN in the outputs, or a program that failed because of it, it is a fault."""
     alone, with_nan, refused = (masked(zoo("logarithm"), inf=9, nan=n) for n in (0, 1, 0))
     refused.runs["script"] = run("script", "ValueError: not finite")
     for case, fault in ((alone, False), (with_nan, True), (refused, True)):
@@ -58,7 +58,7 @@ def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo:
 def test_a_load_that_failed_in_a_child_is_not_blamed_where_the_program_went_on(
     parent: int, ended_well: bool, blamed: str
 ) -> None:
-    """A program that tries a package out in a process of its own expects that this may fail."""
+    """A program that tries a package in a child process expects that this may fail."""
     processes = [{"pid": pid, "parent": of, "argv": [], "python": ""} for pid, of in ((1, 0), (2, parent))]
     probe = {**phase(3, loader="x", package="half.pt2", outcome="failed"), "pid": 2}
     call = phase(5, load=1, thread=1, file="inputs.pt")
@@ -67,7 +67,7 @@ def test_a_load_that_failed_in_a_child_is_not_blamed_where_the_program_went_on(
 
 
 def misnamed(text: str) -> DiagnosisState:
-    """An update that the package refused over names."""
+    """Make an update that the package refused because of names."""
     case = DiagnosisState(ScriptWorkload(script=Path("x.py")))
     given = {name: {"dtype": "float32"} for name in ("student.a", "student.b")}
     record = phase(
@@ -84,7 +84,7 @@ def misnamed(text: str) -> DiagnosisState:
 
 
 def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
-    """The name in the text is the party, and the remedy takes the prefix off all names."""
+    """The name in the text is the party, and the fix removes the prefix from all names."""
     case = failing(misnamed("Constant not found: student.b"))
     case.package = package_case(zoo("ranker")).package
     (found,) = by("constants.detect", case)
@@ -102,7 +102,7 @@ def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
 def test_a_common_prefix_of_all_names_is_named(
     zoo: ZooPackage, given: str, compiled: str, key: str, party: str
 ) -> None:
-    """Six names with a prefix too much or too few: the fix renames all of them, and none is left out."""
+    """Six names have a prefix too much or too few: the fix renames all of them."""
     names = "abcdef"
     case = failing(misnamed(f"Constant not found: {party}"))
     case.package = package_case(zoo("ranker")).package
@@ -119,7 +119,7 @@ def test_a_common_prefix_of_all_names_is_named(
 def test_an_input_that_another_thread_wrote(
     zoo: ZooPackage, failed: bool, places: list[int], count: int
 ) -> None:
-    """A write during the call explains a failure; without one it is the program's affair."""
+    """A write during the call explains a failure. Without a failure, it is harmless."""
     case = package_case(zoo("ranker"))
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!" if failed else "")
     told = {"storage": "input", "act": "written", "interval": "call", "call": 1}
@@ -159,7 +159,7 @@ def test_an_input_that_another_thread_wrote(
     ],
 )
 def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) -> None:
-    """The thing that the text names, and nobody where it names none; the remedy does not repeat the cause."""
+    """The text names the party, or nobody, and the fix does not repeat the cause."""
     root = read_log([text]).root
     assert root is not None
     who = named(root.candidates[0], root)
@@ -175,7 +175,7 @@ def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) 
     ],
 )
 def test_whose_symbol_is_missing(symbol: str, words: str) -> None:
-    """A symbol of torch calls for a build with this torch, any other one for the library that has it."""
+    """A symbol of torch needs a build with this torch, any other symbol the library that has it."""
     root = read_log([f"OSError: /opt/lib/libplugin.so: undefined symbol: {symbol}"]).root
     assert root is not None
     shown = action(root, "toolchain")
@@ -183,7 +183,7 @@ def test_whose_symbol_is_missing(symbol: str, words: str) -> None:
 
 
 def test_kernels_that_draw_random_numbers_are_told_by_their_operators() -> None:
-    """Operators stand whole between the underscores of a kernel's name."""
+    """Operator names are complete between the underscores of a kernel's name."""
     drawing = (
         "cpp_fused_native_dropout_relu_0",
         "triton_poi_fused_bernoulli_mul_1",
@@ -218,7 +218,7 @@ Current thread 0x2 (most recent call first):
     ],
 )
 def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sure: str) -> None:
-    """Every thread of the program waits; one that computes or reads may be slow, and its line is named."""
+    """All threads wait: a hang. If one computes or reads, the program may be slow, and its line is named."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture().model_copy(update={"quiet_s": 60.0})
     case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
@@ -227,7 +227,7 @@ def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sur
 
 
 def test_a_compile_that_waits_is_reported() -> None:
-    """A compile that used no processor time when the limit cut it claims nothing."""
+    """Nothing is claimed for a compile that used no processor time when it was cut."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="unfinished")])
     case.runs["script"] = run("script", "", ending="timeout")
@@ -236,7 +236,7 @@ def test_a_compile_that_waits_is_reported() -> None:
 
 
 def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> None:
-    """A wait of a few seconds is no hang, whatever the thread waits for."""
+    """A wait of a few seconds is no hang, whatever is awaited."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture().model_copy(update={"quiet_s": 3.0})
     waits = STACKS.format(file="/usr/lib/python3.11/subprocess.py", function="communicate")
@@ -249,7 +249,7 @@ def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> N
 def test_a_refused_call_that_the_program_handled_is_no_fault(
     zoo: ZooPackage, ended: str, harmful: bool
 ) -> None:
-    """The text of its error stays in the log; whether the program failed over it decides."""
+    """The error's text stays in the log. It counts only if the program failed because of it."""
     case = failing(package_case(zoo("ranker")), index_text(zoo("ranker")))
     case.workload = ScriptWorkload(script=Path("a.py"))
     case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt", outcome="failed")])

@@ -25,7 +25,7 @@ from tests.diagnosis.support import LOG, by, capture, finished, look, package_ca
 from tests.support.command import answered
 from tests.zoo.names import thorough
 
-# What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
+# What Python prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
 STACK = """Fatal Python error: Segmentation fault
 
 Current thread 0x00007f18fadc2b80 (most recent call first):
@@ -35,7 +35,7 @@ Current thread 0x00007f18fadc2b80 (most recent call first):
 
 
 def died(package: Path, signal: str, function: str) -> DiagnosisState:
-    """A call that this signal ended while the interpreter was inside that function."""
+    """Make a call that this signal ended while Python was inside that function."""
     case = package_case(package)
     ended = Finished("signal", None, signal, 1.0, LOG, LOG, LOG)
     text = STACK.format(function=function).splitlines()
@@ -47,7 +47,7 @@ def died(package: Path, signal: str, function: str) -> DiagnosisState:
     ("signal", "category"), [("SIGSEGV", "illegal_memory_access"), ("SIGABRT", "custom_op")]
 )
 def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, category: str) -> None:
-    """The operator whose function was running is guilty at its line, and no checker is asked."""
+    """The running operator is guilty at its line, and no memory checker is run."""
     case = died(zoo("plugin"), signal, "halve_rows")
     (found,) = by("illegal_memory_access.detect_died_inside", case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
@@ -56,7 +56,7 @@ def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, ca
 
 
 def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
-    """Where no operator was running, a memory checker is to find the access."""
+    """If no operator was running, a memory checker looks for the access."""
     case = died(zoo("plugin"), "SIGSEGV", "main")
     assert (
         by("illegal_memory_access.detect_died_inside", case) == []
@@ -65,7 +65,7 @@ def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
 
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
-    """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
+    """Return the case after its scatter launch was watched, with indices from 0 to `largest`."""
     launch = next(x for x in indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
     values = [
@@ -80,7 +80,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
 
 @thorough
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
-    """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
+    """An index beyond the written tensor, in a launch whose error is ignored, is found."""
     (found,) = detect(watched(package_case(zoo("scatter")), 300))
     assert found.category == "index_out_of_bounds" and "is ignored" in found.summary
     assert found.guilty.kind == "input" and found.guilty.input_index is not None
@@ -88,7 +88,7 @@ def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
 
 @pytest.mark.slow
 def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
-    """The last element that exists may be written."""
+    """The last element may be written."""
     assert list(detect(watched(package_case(zoo("scatter")), 11))) == []
 
 
@@ -97,7 +97,7 @@ def case_of(budget_s: float, timeout_s: float) -> DiagnosisState:
 
 
 def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
-    """It raises; a run that ended, or that reached its own limit, does not."""
+    """A run that the budget cut raises. A run that ended, or reached its own limit, does not."""
     with pytest.raises(ProblemError, match="12 s that the budget left"):
         limit_of(case_of(20, 300), share=0.6).check(finished("timeout"), "the program")
     limit_of(case_of(20, 300), share=0.6).check(finished("exit"), "the program")
@@ -105,9 +105,9 @@ def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
 
 
 def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The first call takes longer than the budget leaves: that is said, and is no error of the tool.
+    """The first call takes longer than the budget: the verdict says so, and the tool does not fail.
 
-    On a slow machine the budget ends before the call has its share, which the summary says as well.
+    On a slow machine the budget may end before the call begins, which the summary says as well.
     """
     slow = tmp_path / "slow.py"
     slow.write_text("import time\n\ntime.sleep(60)\n")
@@ -119,7 +119,7 @@ def test_a_call_that_the_budget_cuts_ends_in_a_verdict(zoo: ZooPackage, tmp_path
 
 
 def test_a_program_that_its_own_watchdog_ended_hung() -> None:
-    """The words of faulthandler's timer; an error that only speaks of a time limit is an exception."""
+    """The output is of faulthandler's timer. An error that only mentions a time limit is an exception."""
     assert run("script", "Timeout (0:00:40)!\nThread 0x1 (most recent call first):\n").failure == "timeout"
     assert run("script", "TimeoutError: no answer").failure == "exception"
 
@@ -128,7 +128,7 @@ LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
 
 def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
-    """A program that this signal ended within a call."""
+    """Make a program that this signal ended within a call."""
     case = DiagnosisState(None)
     call = phase(3, load=1, thread=1, stack=[LINE]) | {"outcome": "unfinished"} | more
     case.capture = capture(calls=[call])
@@ -139,7 +139,7 @@ def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
 
 
 def test_a_file_that_grew_too_large() -> None:
-    """The hook need not have seen the limit; that the call goes well elsewhere confirms it."""
+    """The hook need not have seen the limit. The call that succeeds elsewhere confirms it."""
     case = ended("SIGXFSZ")
     case.runs["plain"] = run("plain")
     (found,) = detect(case)
@@ -152,14 +152,14 @@ ROWS = 1_000_000
 
 
 def too_large(zoo: ZooPackage) -> DiagnosisState:
-    """A call whose hidden layer has no room."""
+    """Make a call whose hidden layer does not fit into memory."""
     case = package_case(zoo("ranker"), GivenTensor("int64", (ROWS, 6)))
     case.runs["plain"] = run("plain", REQUEST.format(ROWS * 6 * 32 * 4))
     return case
 
 
 def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
-    """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
+    """The dimension with which the buffer grows is cut. A smaller call that fails refutes nothing."""
     case = too_large(zoo)
     (found,) = by("out_of_memory.detect_allocation", case)
     assert found.intervention is not None and confidence(found, case) == "likely"
@@ -177,7 +177,7 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     ("calls", "size", "kind"), [(7, 7 << 30, "script"), (7, 1 << 20, "kernel"), (1, 7 << 30, "kernel")]
 )
 def test_outputs_that_fill_the_memory(zoo: ZooPackage, calls: int, size: int, kind: str) -> None:
-    """They are the likely cause if they hold more than the call asked for; one may be a variable's."""
+    """Outputs are likely if they hold more than the call asked for. One may be a variable's."""
     held = {"kept_outputs": calls, "kept_calls": calls, "kept_bytes": size, "outcome": "failed"}
     case = too_large(zoo)
     case.capture = capture(calls=[phase(3, load=1, thread=1, stack=[LINE]) | held])

@@ -1,4 +1,4 @@
-"""What is different on CUDA, on recorded packages of torch 2.11: late errors, devices, streams, graphs."""
+"""What differs on CUDA, on recorded packages of torch 2.11: late errors, devices, streams, graphs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.diagnosis.support import (
 )
 from tests.support.programs import recorded
 
-# An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
-# adds, the rest is as recorded on an H200.
+# A user's operator calls torch after an earlier kernel failed. pybind11 adds the frames; the rest is as
+# recorded on an H200.
 IN_OPERATOR = """RuntimeError: CUDA error: {status}
 
 At:
@@ -50,7 +50,7 @@ ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side ass
 
 @pytest.mark.parametrize("status", [ILLEGAL, ASSERTED, "out of memory"])
 def test_an_operator_that_meets_an_error_of_the_device_has_not_made_it(status: str) -> None:
-    """The operator is not the first to suspect, though it raised; it is for an error that torch states."""
+    """A device error does not accuse the operator that raised it. An error that torch explains does."""
     root = read_log(IN_OPERATOR.format(status=status).splitlines()).root
     assert root is not None and root.family.id != "operator_raised" and root.candidates[0] != "custom_op"
     stated = IN_OPERATOR.format(status="x").replace("CUDA error: x", "shape '[3]' is invalid for input")
@@ -63,7 +63,7 @@ def test_an_operator_that_meets_an_error_of_the_device_has_not_made_it(status: s
     [({}, False), ({"streams": True}, True), ({"notice": "a CUDA graph was being captured"}, True)],
 )
 def test_one_thread_with_streams_or_graphs_may_race(seen: dict[str, object], open_too: bool) -> None:
-    """Concurrency is ruled out by calls of one thread only where there is one stream and no graph."""
+    """Calls of one thread rule out concurrency only with one stream and no graph."""
     case = DiagnosisState(None)
     case.capture = capture(calls=[phase(1, load=1, thread=1, thread_name="MainThread", **seen)])
     case.runs["script"] = run("script", INVALIDATED)
@@ -84,7 +84,7 @@ RAISED = [
     [(["split 300000 after RuntimeError", "server stopped"], False), (RAISED, True), ([], True)],
 )
 def test_an_error_that_the_program_handled_ended_nothing(after: list[str], fatal: bool) -> None:
-    """Up to torch 2.12 every error is printed where it arises; a program that answers it goes on printing."""
+    """Up to torch 2.12 every error is printed where it occurs. A program that handled it prints more."""
     assert read_log([MEMORY, *after]).fatal == fatal
 
 
@@ -92,7 +92,7 @@ FAULT = "CUDA error: an illegal memory access was encountered"
 
 
 def on_second_card(zoo: ZooPackage) -> DiagnosisState:
-    """A package loaded on the first device, called with an input on the second."""
+    """Make a package loaded on the first device and called with an input on the second."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     assert case.package is not None and case.given is not None
     given = [replace(tensor, device="cuda:1") for tensor in case.given.tensors]
@@ -102,7 +102,7 @@ def on_second_card(zoo: ZooPackage) -> DiagnosisState:
 
 
 def test_a_call_with_an_input_elsewhere_is_proven_by_moving_it(zoo: ZooPackage) -> None:
-    """And no fault where it works: cards that reach each other's memory compute the right numbers."""
+    """If the call works, there is no fault: GPUs with peer access compute the right numbers."""
     case = on_second_card(zoo)
     case.runs["plain"] = run("plain", "", called())
     (found,) = by("input_mismatch.detect_contract", case)
@@ -123,7 +123,7 @@ def test_a_call_with_an_input_elsewhere_is_proven_by_moving_it(zoo: ZooPackage) 
 def test_memory_that_the_package_reads_on_another_card(
     zoo: ZooPackage, managed: bool, loaded_on: int, names: list[str]
 ) -> None:
-    """Values that are copied may come from any card."""
+    """Copied values may come from any GPU."""
     case = failing(package_case(zoo("ranker")), FAULT)
     assert case.package is not None
     weight = case.package.constants[0]
@@ -160,7 +160,7 @@ def test_memory_that_the_package_reads_on_another_card(
 def test_a_package_without_a_device_goes_where_its_inputs_are(
     asked: int, devices: list[str], gpus: int, placed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were saved in calls on that card; on one card nothing waits for them."""
+    """Inputs were saved in calls on that GPU. With one GPU, nothing waits for them."""
     second = tmp_path / "nvidia1"
     if gpus > 1:
         second.touch()
@@ -178,18 +178,18 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
 
 
 def call(n: int, **more: object) -> dict[str, object]:
-    """A captured call at a line of its own."""
+    """Make a captured call with its own line."""
     line = {"file": "a.py", "line": n, "code": f"step{n}(x)"}
     return {**phase(n, load=1, thread=1, stack=[line]), **more}
 
 
 def written(n: int, **more: object) -> dict[str, object]:
-    """An input that another stream still wrote."""
+    """Make an input that another stream was still writing."""
     return phase(n, storage="input", act="written", interval="stream", **more)
 
 
 def seen(**records: object) -> DiagnosisState:
-    """A case in which the program ran under the hook and failed."""
+    """Make a case whose program ran under the hook and failed."""
     case = DiagnosisState(None)
     case.capture = capture(**records)  # type: ignore[arg-type]
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
@@ -197,7 +197,7 @@ def seen(**records: object) -> DiagnosisState:
 
 
 def test_an_input_that_is_still_written_is_a_race(zoo: ZooPackage) -> None:
-    """The first call whose input changed under it is named, with its line; not if the package writes it."""
+    """The first call whose input changed is named, with its line, except if the package writes the input."""
     calls = [call(3), call(5, number=2), call(7, number=3)]
     raced = [written(6, call=2, input=1), written(8, call=3, input=0)]
     (found,) = by("shared_memory.detect_memory_log", seen(calls=calls, memory=raced))
@@ -231,7 +231,7 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
 def test_the_line_that_binds_the_input_of_a_graph_again(
     zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: str
 ) -> None:
-    """It is run as a copy into the tensor that was captured, and becomes the fix if the program passes."""
+    """It is run as a copy into the captured tensor, and is the fix if the program passes."""
     monkeypatch.setattr("mcp_server.diagnosis.observe.rerun.name_of", lambda _input: "pos")
     case, script = package_case(zoo("ranker")), tmp_path / "serve.py"
     text = (
@@ -270,7 +270,7 @@ BLOCK = """if x:
 def test_a_wait_is_added_around_the_block_of_a_stream(
     kind: str, text: str, line: tuple[int, str] | None
 ) -> None:
-    """One statement more, at the indentation of the block; nothing where there is no such block."""
+    """One statement is added at the block's indentation. Without such a block, the text stays."""
     lines = text.split("\n")
     if line is not None:
         lines.insert(line[0] - 1, line[1])
@@ -287,7 +287,7 @@ def test_a_wait_is_added_around_the_block_of_a_stream(
     ],
 )
 def test_a_package_for_a_graph_is_loaded_for_one_thread(given: str, changed: str) -> None:
-    """Only if the program leaves that open."""
+    """The option is added only if the program does not set it."""
     text = LOADED.format(given=given)
     assert corrections.single_threaded(text, 1) == (LOADED.format(given=changed) if changed else "")
 
@@ -313,7 +313,7 @@ def test_a_copy_that_nothing_waits_for_is_named_by_the_wait_with_which_the_progr
 
 
 def test_weights_that_are_written_while_the_gpu_reads_them() -> None:
-    """A program that passes in order, and writes what the package reads in place, writes too early."""
+    """If the program passes in order and writes the constant in place, it writes too early."""
     told = phase(6, storage="constant", act="written", interval="update", names=["w"], load=1, call=2)
     case = seen(calls=[call(3), call(7, number=2)], memory=[told])
     case.trials[rerun.IN_ORDER.key] = trial(rerun.IN_ORDER, Effect.GONE)
@@ -325,7 +325,7 @@ def test_weights_that_are_written_while_the_gpu_reads_them() -> None:
 
 
 def let_go(*, fails: bool) -> DiagnosisState:
-    """A program that let an input go too early, and that failed under the hook or not."""
+    """Make a program that freed an input too early, and failed under the hook or not."""
     freed = phase(9, storage="input", act="freed", interval="stream", call=1, input=1)
     case = seen(calls=[call(3)], memory=[freed])
     if not fails:
@@ -334,7 +334,7 @@ def let_go(*, fails: bool) -> DiagnosisState:
 
 
 def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
-    """It is run without the hook; that it fails there, and not where calls are waited for, is the proof."""
+    """The program fails without the hook but not where calls are awaited, which is the proof."""
     script = tmp_path / "serve.py"
     script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
     case = let_go(fails=False)

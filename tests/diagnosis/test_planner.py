@@ -1,4 +1,4 @@
-"""What is observed next, imported ahead and put under a checker; what a broken observation costs."""
+"""What is observed next, imported ahead, and checked; and what a broken observation costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.diagnosis.support import called, capture, failing, look, package_case
 
 @dataclass
 class Look(Observation):
-    """An observation that notes itself, and takes no time."""
+    """An observation that notes its run, and takes no time."""
 
     name: str
     seconds: float = 1.0
@@ -57,7 +57,7 @@ def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
 
 @pytest.mark.parametrize("error", [ProblemError("no such file"), ValueError("odd")], ids=["refused", "bug"])
 def test_a_broken_look_leaves_a_note(error: Exception) -> None:
-    """Whether it refused or broke, the reason is noted, the other look goes on, and it is not tried again."""
+    """A refusal or error is noted, the other observation continues, and the broken one is not repeated."""
     broken = Look("broken", error=error)
     case = performed(DiagnosisState(None), broken, Look("other"))
     assert "other looked" in case.notes
@@ -75,12 +75,12 @@ FIRST: list[tuple[Workload, list[str]]] = [
 
 @pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
-    """Files are read before anything runs; a program is captured, by itself."""
+    """Files are read before anything runs. A program is captured alone."""
     assert [each.name for each in choose(observations(), DiagnosisState(workload))] == first
 
 
 def test_an_empty_state_accuses_nobody() -> None:
-    """Every `detect…` of `causes/` is found, and has nothing to say before anything was observed."""
+    """Every `detect…` of `causes/` is found, and yields nothing before any observation."""
     folder = ROOT / "mcp_server" / "diagnosis" / "causes"
     written = re.findall(
         r"^def (detect\w*)", "".join(f.read_text() for f in folder.glob("*.py")), re.MULTILINE
@@ -107,7 +107,7 @@ def gain(case: DiagnosisState) -> float:
 
 
 def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:
-    """An illegal access without inputs that were kept, or in a replayed graph; not another failure."""
+    """Without a call that shows an illegal access (lost inputs, a graph), the program runs without the hook."""
     lost = {**KEPT, "file": None, "notice": "TooLarge", "outcome": "unfinished"}
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), ILLEGAL)) > 0
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), "ValueError: mine")) == 0
@@ -118,7 +118,7 @@ def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:
 
 
 def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
-    """A good call of a package alone is put under the checker where its code was compiled without checks."""
+    """A good call of a package whose code has no index checks is run under the checker."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     assert case.package is not None and gain(case) == 0
@@ -127,7 +127,7 @@ def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
 
 
 def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: ZooPackage) -> None:
-    """Only the status of a device assertion: memcheck prints what failed. With its text, nothing is asked."""
+    """If the log has only the status of a device assertion, memcheck prints its text."""
     status = "CUDA error: device-side assert triggered"
     place = "/c/k.py:40: unknown: block: [1,0,0], thread: [2,0,0]"
     text = place + " Assertion `index out of bounds: 0 <= tmp4 < 9` failed."

@@ -1,4 +1,4 @@
-"""What the hook sees of a program: memory that is let go, inputs that a call updates."""
+"""What the hook sees of a program: freed memory, and inputs that a call updates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
 
 def died(outcome: str, gone: list[int]) -> DiagnosisState:
-    """A program that a signal ended, after a call with these inputs unmapped."""
+    """Make a program that a signal ended, after a call with these inputs unmapped."""
     case = DiagnosisState(None)
     told = {"storage": "input", "act": "unmapped", "interval": "call", "call": 1}
     call = phase(3, load=1, thread=1, outcome=outcome, stack=[LINE])
@@ -50,7 +50,7 @@ def died(outcome: str, gone: list[int]) -> DiagnosisState:
 
 
 def test_a_call_that_died_of_unmapped_memory() -> None:
-    """The input is guilty at the line of the call, and both the hook and the signal say so."""
+    """The input is guilty at the call's line. Hook and signal both say so."""
     case = died("unfinished", [1])
     (found,) = detect(case)
     assert (found.category, found.guilty.kind, found.guilty.input_index) == (
@@ -62,7 +62,7 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
 
 
 def test_a_load_without_files_left() -> None:
-    """The limit is to blame, whatever the text; that the load goes well elsewhere proves it."""
+    """The limit is to blame, whatever the text. A load that succeeds elsewhere proves it."""
     case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": "file open failed", "no_files": 128}
     load = phase(
@@ -81,7 +81,7 @@ def test_a_load_without_files_left() -> None:
 
 
 def aliasing(outcome: str, storage: str = "output", compared: tuple[int, ...] = ()) -> DiagnosisState:
-    """A program whose check failed after calls, of which the first one's output is a view of its input.
+    """Make a program whose check failed after calls. The first call's output is a view of its input.
 
     The check `compared` these calls; `storage` was written.
     """
@@ -97,7 +97,7 @@ def aliasing(outcome: str, storage: str = "output", compared: tuple[int, ...] = 
 
 
 def test_an_output_that_changed_with_its_input() -> None:
-    """The input that was written anew is guilty, at the line of the call whose output was kept."""
+    """The overwritten input is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
     (found,) = by("shared_memory.detect_memory_log", case)
     assert (found.category, found.guilty.input_index) == ("concurrency", 0)
@@ -106,7 +106,7 @@ def test_an_output_that_changed_with_its_input() -> None:
 
 @pytest.mark.parametrize(("compared", "found"), [((3,), 1), ((), 1), ((1,), 0)])
 def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], found: int) -> None:
-    """A later call read what the program wrote into an output: only a check of that call can fail by it."""
+    """A later call read what the program wrote into an output. Only a check of that call can fail by it."""
     suspects = by("shared_memory.detect_memory_log", aliasing("ok", "input", compared))
     assert [each.guilty.value for each in suspects] == ["written through output 1"] * found
     assert all("output.clone()" in each.fix.text for each in suspects if each.fix is not None)
@@ -114,7 +114,7 @@ def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], 
 
 @pytest.mark.parametrize(("act", "events", "found"), [("written", 1, 1), ("written", 2, 0), ("given", 1, 1)])
 def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> None:
-    """Written between them, or filled by two threads. A program that refills its buffer always does so."""
+    """Written between the calls, or filled by two threads. A program that refills its buffer is not suspect."""
     case = aliasing("ok")
     told = {"storage": "input", "act": act, "interval": "calls", "earlier": 1}
     calls = [*case.calls, phase(7, load=1, thread=1, outcome="ok", stack=[LINE])]
@@ -125,7 +125,7 @@ def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> Non
 
 
 def test_an_input_that_another_package_wrote(tmp_path: Path, zoo: ZooPackage) -> None:
-    """The package that writes into its input is named; the call with the values before that is the test."""
+    """The package that writes its input is named. The test is the call with the earlier values."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     kept = {"thread": 1, "outcome": "ok", "file": str(tmp_path / "inputs-1-1.pt"), "stack": [LINE]}
     case.capture = capture(calls=[phase(2, load=1, **kept), {**phase(6, load=2, **kept), "number": 3}])
@@ -141,7 +141,7 @@ def test_an_input_that_another_package_wrote(tmp_path: Path, zoo: ZooPackage) ->
 
 
 def test_constants_that_are_written_while_a_call_runs() -> None:
-    """A write during a call is by another thread: a race, also where a later call saw the new values."""
+    """A write during a call is from another thread: a race, even if a later call saw the new values."""
     case = aliasing("ok")
     told = {"storage": "constant", "act": "written", "call": 3, "load": 1, "names": ["a.weight"]}
     events = [phase(5, interval=each, counted=True, **told) for each in ("update", "call")]
@@ -157,7 +157,7 @@ def test_constants_that_are_written_while_a_call_runs() -> None:
 def test_threads_that_share_the_state_of_a_load(
     threads: tuple[int, ...], category: str, zoo: ZooPackage
 ) -> None:
-    """A buffer that calls change is shared where threads take turns; one after the other may be meant."""
+    """A buffer that calls change is shared if threads alternate. One after the other may be intended."""
     case = package_case(zoo("counter"))
     output = {"shape": [4, 8], "sum": 320.0}
     calls = [phase(n, load=1, thread=t, file="i.pt", outputs=[output]) for n, t in enumerate(threads, 3)]
@@ -172,7 +172,7 @@ def test_threads_that_share_the_state_of_a_load(
 
 
 def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
-    """By the script, which names the program, by the program's own text, or by the folder."""
+    """The package is named by the program that the script starts, by the program's text, or by the folder."""
     (tmp_path / "run.sh").write_text('#!/bin/sh\ncd "$(dirname "$0")" && exec ./host\n')
     (tmp_path / "host").write_bytes(b"\x7fELF\0libtorch.so\0model.pt2\0")
     host = CommandWorkload(argv=["./run.sh"], cwd=tmp_path)
@@ -189,7 +189,7 @@ def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "found"), [("Failed to extract zip file", ["likely"]), ("no model", [])])
 def test_a_package_larger_than_a_file_may_be(text: str, found: list[str]) -> None:
-    """The limit is to blame where the loader had to unpack a file, and not otherwise."""
+    """The limit is to blame only if the loader had to unpack a file."""
     case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": text, "file_bytes": 100_000}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
@@ -204,7 +204,7 @@ RuntimeError: stored state is off by 0.144"""
 
 
 def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts: Any) -> DiagnosisState:
-    """A program whose check failed over a call of the recorded `counter`, which doubles an input in place."""
+    """Make a program whose check of a call failed. The recorded `counter` doubles its input in place."""
     case = cuda_case("counter", tmp_path)
     tensor = {"dtype": "float32", "device": "cuda:0", "shape": [4, 8]}
     leaf = {**tensor, "storage_offset": 513, "alignment": alignment}
@@ -217,7 +217,7 @@ def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts
 
 
 def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: ZooPackage) -> None:
-    """By the address that the captured call had; of a call from a file the address shows when it is made."""
+    """A captured call has its address. For a call from a file, the address is known when it is made."""
     assert updated_in_a_copy(counting(tmp_path)) == {0: 16}
     assert updated_in_a_copy(counting(tmp_path, alignment=16)) == {}
     assert updated_in_a_copy(cuda_case("counter", tmp_path)) == {0: 16}
@@ -228,7 +228,7 @@ def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: Zoo
 
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_lost_update_is_likely_and_an_aligned_copy_decides(tmp_path: Path, changed: bool) -> None:
-    """The input is named with its address; the call on an aligned copy changes that copy, or nothing."""
+    """The input is named with its address. The call on an aligned copy changes that copy, or nothing."""
     case = counting(tmp_path)
     (found,) = by("concurrency.detect_lost_update", case)
     assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
@@ -253,7 +253,7 @@ LOOK_ALIKES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("other", LOOK_ALIKES, ids=lambda other: next(iter(other)))
 def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> None:
-    """An update that arrived, aligned memory, and a program that failed over something else."""
+    """An update that arrived, aligned memory, or a failure for another reason accuses nobody."""
     assert by("concurrency.detect_lost_update", counting(tmp_path, **other)) == []
 
 
@@ -261,7 +261,7 @@ def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> Non
 def test_an_input_that_stays_as_it_was_is_not_called_changed(
     tmp_path: Path, changed: bool, count: int
 ) -> None:
-    """The other view of inputs that are written in place: the reference then gets other values."""
+    """If the reference gets other values, inputs that are written in place are not called changed."""
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     assert len(by("concurrency.detect_changed_input", case)) == count

@@ -1,4 +1,4 @@
-"""Calls that give other outputs when made again, do not come back, or fail the check of their program."""
+"""Calls whose outputs vary, that do not return, or that fail the check of their program."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from tests.support.command import answered
 
 
 def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
-    """What the worker tells of calls that were made again: whether their outputs were the same."""
+    """Make the worker's events of repeated calls: whether their outputs were the same."""
     told = {"second": second, "filled": filled}
     return tuple({"event": "repeated", "run": kind, "equal": same} for kind, same in told.items())
 
 
 def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
-    """A package on the CPU whose call succeeded and was repeated."""
+    """Make a package on the CPU whose call succeeded and was repeated."""
     case = package_case(package)
     case.runs["plain"] = run("plain", "", called())
     case.repeated = worker_run(*repeated(second, filled))
@@ -48,7 +48,7 @@ def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
 
 
 def writes(kind: str, *checksums: str) -> list[Line]:
-    """Events of one watched run in which each launch wrote one tensor."""
+    """Make the events of a watched run in which each launch wrote one tensor."""
     seen = [
         {"event": "rerun", "run": kind, "launch": n, "sequence": n, "kernel": f"k{n}", "name": f"buf{n}"}
         for n in range(len(checksums))
@@ -58,7 +58,7 @@ def writes(kind: str, *checksums: str) -> list[Line]:
 
 
 def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
-    """The first launch whose result changes with the bytes of new memory is guilty, which is not proven."""
+    """The first launch whose result changes with the bytes of new memory is guilty, as likely."""
     case = case_of(zoo("plugin"), second=True, filled=False)
     (found,) = detect(case)
     assert (found.guilty.kind, confidence(found, case)) == ("package", "likely")
@@ -70,7 +70,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
 
 
 def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
-    """Equal repeats are evidence of health; that the numbers have no reference is said all the same."""
+    """Equal repeats are evidence of health, but the verdict says that the numbers have no reference."""
     case = case_of(zoo("plugin"), second=True, filled=True)
     assert list(detect(case)) == [] and look("watch_repeats").gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
@@ -81,7 +81,7 @@ def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
 
 
 def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A good call of a package alone is possibly healthy: numbers, arguments and state are open."""
+    """A good call of a package alone is possibly healthy: numbers, arguments and state are unknown."""
     case = case_of(zoo("logarithm"), second=True, filled=True)
     case.given = Given((), ("args[0]", "args[1]"))
     case.leaves = [TensorFacts(kind="int", value="5"), TensorFacts(kind="NoneType", value="None")]
@@ -93,7 +93,7 @@ def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: P
 
 
 class Drawing:
-    """The detector with a package whose launches draw."""
+    """The detector, with a package whose first launch draws random numbers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, case: DiagnosisState, op: str) -> None:
         assert case.view is not None
@@ -110,7 +110,7 @@ class Drawing:
 def test_dropout_in_a_package_is_suspected_and_not_claimed(
     zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A package that drops values is not called healthy: the verdict names it, and what settles it."""
+    """A package with dropout is not called healthy. The verdict names it, and what would settle it."""
     case = case_of(zoo("logarithm"), second=False, filled=False)
     found = Drawing(monkeypatch, case, "native_dropout").found()
     verdict = conclude(found, case, Context(tmp_path, Path("python")))
@@ -122,7 +122,7 @@ def test_dropout_in_a_package_is_suspected_and_not_claimed(
 def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
     zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that keeps dropout on and is content with it, and a model that samples, are not suspected."""
+    """A successful program with dropout, and a model that samples, are not suspected."""
     case = case_of(zoo("logarithm"), second=False, filled=False)
     assert Drawing(monkeypatch, case, "randn").found() == []
     case.workload = ScriptWorkload(script=Path("a.py"))
@@ -130,7 +130,7 @@ def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
 
 
 def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
-    """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
+    """If the journal names a launch, the call as a whole is not accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
     assert by("hang.detect_hanging_call", case) == []
     (found,) = by("illegal_memory_access.detect_last_launch", case)
@@ -152,7 +152,7 @@ CALL = {"load": 0, "thread": 1}
 
 
 def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **end: Any) -> DiagnosisState:
-    """A program whose check failed, with a call that is compared with its exported program."""
+    """Make a program whose check failed, with a call that is compared with its exported program."""
     case = DiagnosisState(ScriptWorkload(script="serve.py"))  # type: ignore[arg-type]
     case.capture = capture(calls=[phase(1, **CALL, outcome=outcome)], ends=[phase(2, **end)] if end else [])
     case.runs["script"] = run("script", text)
@@ -162,9 +162,9 @@ def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **en
 
 
 def test_a_check_over_a_right_call_is_the_programs() -> None:
-    """With the package and its program in agreement the script is left, at the line that raises or exits.
+    """If package and program agree, the script is guilty, at the line that raises or exits.
 
-    `sys.exit` prints no traceback: the hook tells where it stands. It is never proven.
+    `sys.exit` prints no traceback, so the hook gives its line. The verdict is never proven.
     """
     for case, line in ((checked(), 9), (checked("accuracy 0.52 is below 0.90", **EXITED), 12)):
         (found,) = by("wrong_output.detect_own_check", case)
@@ -175,7 +175,7 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
 
 @pytest.mark.parametrize("by_rounding", [0.0, 7e-7])
 def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
-    """The largest difference is named, with the tolerance that the check lacks; equal bits need neither."""
+    """The largest difference is named, with the tolerance that the check needs. Equal bits need neither."""
     case = checked()
     output = {"output": 0, "elements": 4, "by": by_rounding}
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": [output]})
@@ -187,7 +187,7 @@ def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
 
 @pytest.mark.parametrize(("same", "eager", "told"), [(True, "not_known", False), (False, "varies", True)])
 def test_a_program_that_varies_does_not_accuse_its_package(same: bool, eager: str, told: bool) -> None:
-    """Where eager mode itself returns other numbers in each run, one comparison accuses no compiler."""
+    """If eager mode gives other numbers in each run, one comparison does not accuse the compiler."""
     case = checked()
     ran = {"event": "eager_ran", "same": same, "left_out": 0}
     case.interpreted = worker_run(ran, {"event": "compared", "equal": False, "outputs": []})
@@ -198,7 +198,7 @@ def test_a_program_that_varies_does_not_accuse_its_package(same: bool, eager: st
 
 
 def test_nan_in_another_call_is_remarked(tmp_path: Path) -> None:
-    """A program with two defects: the verdict on one call names the other call, which returned NaN."""
+    """The verdict on one call names the other call, which returned NaN."""
     case = checked()
     nan = {"path": "out[0]", "kind": "tensor", "nan": 1}
     case.capture = capture(calls=[phase(1, **CALL, outputs=[nan]), phase(2, **CALL, outcome="failed")])
@@ -212,7 +212,7 @@ LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
 
 
 def test_a_check_of_time_is_told_as_cost() -> None:
-    """Loads that took longer than all calls are the cause; without them it stays open what is slow."""
+    """Loads that took longer than all calls are the cause. Without them, it is unknown what is slow."""
     case = checked(LATE)
     (found,) = by("wrong_output.detect_own_check", case)
     assert (found.category, confidence(found, case)) == ("cost", "possible")
@@ -227,7 +227,7 @@ def test_a_check_of_time_is_told_as_cost() -> None:
 
 
 def test_a_check_of_memory_names_what_is_kept() -> None:
-    """Outputs in use, or a loader for each request with its weights; else it stays open what grows."""
+    """Kept outputs, or a loader for each request, are the cause. Otherwise it is unknown what grows."""
     grown = RAISED.replace("risk above 1", "grew by 728 MB")
     for kept, sure in ((150, "likely"), (1, "possible")):
         case = checked(grown, kept_outputs=kept, kept_bytes=kept * 5_000_000)
@@ -244,12 +244,12 @@ def test_a_check_of_memory_names_what_is_kept() -> None:
 
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
-    """A package that diverges, or a call that raised, is looked at itself."""
+    """A package that diverges, or a call that raised, is suspected itself."""
     assert not by("wrong_output.detect_own_check", checked(**other))
 
 
 def test_the_call_that_a_check_names_is_the_suspect() -> None:
-    """It is looked at before one with infinities and before the last; not where its inputs are gone."""
+    """The call is preferred to one with infinities and to the last, unless its inputs were not kept."""
     infinite = {"outputs": [{"inf": 1}]}
     calls = [phase(n, **CALL, **({"file": "i.pt"} if n != 3 else {})) | {"number": n} for n in range(1, 6)]
     calls[0] |= infinite
@@ -270,7 +270,7 @@ IndexError: index out of range in self"""
 
 
 def test_an_error_of_the_programs_own_after_good_calls_is_not_the_packages() -> None:
-    """Whose frame raised decides: an eager embedding of the program's, not the package before it."""
+    """The innermost frame decides: an eager embedding of the program, and not the package before it."""
     (found,) = detect(checked(EMBEDDING))
     assert (found.category, found.guilty.name) == ("script_error", "serve.py:21")
     assert "1 call of the package returned before it" in found.summary
@@ -287,7 +287,7 @@ ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['ques
 
 
 def test_a_call_that_never_reached_the_loader_is_not_the_programs() -> None:
-    """The model's `__call__` in Python refuses keyword arguments before the call that the hook sees."""
+    """`__call__` rejects keyword arguments in Python, before the loader's call that the hook sees."""
     (found,) = detect(checked(KEYWORDS))
     assert found.category == "input_mismatch"
 
@@ -302,7 +302,7 @@ model(x.clone())
 
 
 def test_a_buffer_that_each_call_changes_is_named(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The second call gives other numbers than the first; made alone it gives those of the first."""
+    """The second call gives other numbers than the first. Made alone, it gives the first call's."""
     names = {name: str(tmp_path / f"{name}.pt") for name in ("inputs", "first")}
     torch.save([torch.ones(4, 8)], names["inputs"])
     torch.save([torch.full((4, 8), 3.0)], names["first"])

@@ -1,4 +1,4 @@
-"""Detectors of what a call computed: eager mode, watched launches, located accesses."""
+"""Detectors for values of a call: eager mode, watched launches, located accesses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mismatch(op: str) -> dict[str, Any]:
 
 
 def test_a_fake_function_that_disagrees() -> None:
-    """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
+    """A user's operator is named with both layouts; torch's own and higher-order operators are not."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
     (found,) = by("custom_op.detect_fake_results", case)
@@ -73,7 +73,7 @@ def test_a_fake_function_that_disagrees() -> None:
 def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(
     zoo: ZooPackage, refused: bool
 ) -> None:
-    """That package and program differ is by itself a look to take, not a fault."""
+    """If only package and program differ, it is no fault yet, but needs a closer look."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), *([REFERENCE] if refused else []))
     if refused:
@@ -85,7 +85,7 @@ def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(
 
 
 def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
-    """A call that gave NaN, and of which the launches were watched."""
+    """Make a call that gave NaN, and whose launches were watched."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = run("plain", "", called(nan=1))
     first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": OddElement(value="nan")}
@@ -100,7 +100,7 @@ def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
 
 
 def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
-    """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
+    """A kernel made NaN of good inputs. It is named with the model inputs that it depends on."""
     (found,) = detect(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert "dump_kernel_io" in found.steps and found.intervention is None
@@ -108,7 +108,7 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
 
 
 def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: ZooPackage) -> None:
-    """Running totals, say: no element of the input is out of any bound by itself."""
+    """An example is a running total: no element of the input is out of bounds by itself."""
     facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": OddElement(value="261")}
     case = watched(zoo, **facts, launch=1)
     (found,) = detect(case)
@@ -117,7 +117,7 @@ def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: 
 
 
 def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
-    """It is a fault of a program that fails over it, not of a package alone."""
+    """It is a fault of a program that fails because of it, but not of a package alone."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     why = "the model itself writes nan where x is False"
     case.origin = Origin(launch_index=1, kernel="k", fault_launch=1, expression="x", explanation=why)
@@ -128,7 +128,7 @@ def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
 
 
 def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: ZooPackage) -> None:
-    """Also where NaN is the symptom: what its model writes is told, and nothing is accused."""
+    """Even if NaN is the symptom, the verdict only says what the model writes, and accuses nothing."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     case.symptom = Symptom(seen="nan")
     case.runs["script"] = run("script")
@@ -150,7 +150,7 @@ def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: ZooPa
 def test_nan_in_a_program_that_ended_well(
     zoo: ZooPackage, eager: bool | None, weak: bool, harmful: bool, healthy: bool
 ) -> None:
-    """Open where eager mode has it or nobody looked; a fault where eager mode has none."""
+    """Open if eager mode has NaN or was not run. A fault if eager mode has none."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     case.runs["script"] = run("script")
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
@@ -162,7 +162,7 @@ def test_nan_in_a_program_that_ended_well(
 
 
 def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: ZooPackage) -> None:
-    """Only once the call without that NaN returned finite outputs, and never where NaN is the symptom."""
+    """Only if the call without that NaN returned finite outputs, and never if NaN is the symptom."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
     case.runs["script"] = run("script")
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
@@ -176,7 +176,7 @@ def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: ZooPackage)
 
 
 def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:
-    """Who is suspected for the bad access that memcheck saw in a recorded program."""
+    """Return the suspect for the bad access that memcheck saw in a recorded program."""
     fault = joined(name, directory, with_values=with_values)
     case = failing(DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt"))))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
@@ -191,9 +191,9 @@ def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:
 
 @pytest.mark.parametrize("name", ["read_far", "read_negative"])
 def test_an_index_from_an_input_is_clamped(tmp_path: Path, name: str) -> None:
-    """A blamed input with a known limit brings the clamp that decides; until then nothing is proven.
+    """If the limit is known, a clamp of the input is the test. Until it ran, nothing is proven.
 
-    The input is named as the user writes it, also in the command.
+    The input is named as in the user's code, in the command as well.
     """
     found = located(name, tmp_path)
     assert found.guilty.kind == "input" and found.guilty.launch_index is None
@@ -205,12 +205,12 @@ def test_an_index_from_an_input_is_clamped(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["read_far", "read_negative", "generated_assert"])
 def test_what_is_not_known_to_be_outside_is_not_clamped(tmp_path: Path, name: str) -> None:
-    """No counter-test where nobody saw the values."""
+    """Without observed values, there is no intervention."""
     assert located(name, tmp_path, with_values=False).intervention is None
 
 
 def test_an_empty_tensor_is_the_kernels_to_mask(tmp_path: Path) -> None:
-    """No index value is right for a tensor without elements, so the kernel is guilty, not the input."""
+    """No index is valid in a tensor without elements, so the kernel is guilty and not the input."""
     found = located("empty_tensor", tmp_path)
     assert (found.guilty.kind, found.intervention) == ("kernel", None)
     assert "which is empty" in found.summary
@@ -224,12 +224,12 @@ def test_an_empty_tensor_is_the_kernels_to_mask(tmp_path: Path) -> None:
     ],
 )
 def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage, how: str, text: str) -> None:
-    """A call that ended with an error that no bad access explains is not put on memory."""
+    """An error that no bad access explains is not put on memory."""
     assert list(by("illegal_memory_access.detect_last_launch", traced(zoo, how, run("plain", text)))) == []
 
 
 def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Both get the inputs as they were, and not as the other one left them."""
+    """Package and program each get the original inputs, and not those that the other changed."""
     package = zoo("counter")
     request = {
         "exported": str(package.with_name("counter.exported.pt2")),
@@ -249,7 +249,7 @@ def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackag
 def test_an_input_that_the_call_changes_may_spoil_a_reference(
     zoo: ZooPackage, text: str, equal: bool, count: int
 ) -> None:
-    """Possible where a check failed in vain: the input, with the model's line that writes it."""
+    """If a check failed without reason, the input is possible, with the model's line that writes it."""
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
     case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
@@ -277,7 +277,7 @@ def interpreted(*events: dict[str, Any]) -> DiagnosisState:
 
 
 def test_who_made_the_first_bad_value() -> None:
-    """A mask is no fault by itself, nor is NaN from outside; a logarithm's minus infinity is its own."""
+    """A mask is no fault, nor is NaN from outside. A logarithm's minus infinity is its own."""
     log = made(node="log", op="aten.log.default", masked=True, bad_inputs=[])
     mul = made(node="mul", op="aten.mul.Tensor", masked=False, bad_inputs=["log"])
     outside = made(**{**SOFTMAX, "bad_inputs": ["placeholder"]})
@@ -305,13 +305,13 @@ def test_who_made_the_first_bad_value() -> None:
     ],
 )
 def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> None:
-    """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one: no epsilon."""
+    """If an operator without a pole overflows a dtype of small range, the fix is a wider dtype."""
     event: Any = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert words in guard_fix(event).text
 
 
 def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
-    """The length of what a launch found in the data is that launch's, with the input behind it."""
+    """The launch that found the length in the data is named, with the input behind it."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
     (found,) = by("value_constraints.detect_size", case)
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
@@ -323,7 +323,7 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
 
 
 def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
-    """The input is named with the value that failed the check; a value in range is the experiment."""
+    """The input is named with the value that failed the check. A value in range is the test."""
     read = "    int64_t u0;\n    aoti_torch_item_int64(arg1_1, &u0);\n"
     case = failing(cuda_case("counter", tmp_path), "Error: Expected u0 <= 5 but received 9")
     case.package = recorded("counter", tmp_path, {"    inputs.clear();\n": read}).package
@@ -334,7 +334,7 @@ def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
 
 
 def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
-    """A call that timed out, with these launches at the end of its journal, all of which came back."""
+    """Make a call that timed out. Its journal ends with these launches, which all returned."""
     case = package_case(zoo("loop"))
     case.runs["plain"] = run("plain", ending="timeout")
     base = {"call": 0, "kernel": "k", "line": 7, "state": "done", "seconds": 0.1, "arguments": []}
@@ -346,7 +346,7 @@ def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
 
 
 def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
-    """Where the journal ends after a loop, or in its first turns, the last launch is the one."""
+    """If the journal ends after a loop or in its first iterations, the last launch is named."""
     for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
         case = looped(zoo, numbers)
         assert (

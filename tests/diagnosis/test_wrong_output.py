@@ -1,4 +1,4 @@
-"""A package that diverges from its exported program: launch by launch, and rounding, which is no fault."""
+"""Packages that diverge from their exported program, and rounding, which is no fault."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.zoo.names import thorough
 
 
 def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
-    """A package of other weights is the cause, and the launch that diverges only shows it."""
+    """Other weights in the package are the cause. The launch that diverges only shows it."""
     case = diverged(zoo)
     assert case.with_eager is not None
     case.with_eager = case.with_eager.model_copy(update={"other_constants": [decode(OTHER_WEIGHTS)]})
@@ -67,7 +67,7 @@ LAST = {"3.matrix.weight": 1, "3.matrix.bias": 1}
 def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     zoo: ZooPackage, name: str, shape: tuple[int, ...], others: dict[str, int], told: bool
 ) -> None:
-    """A matrix or a weight of zeros is odd; a bias only if those of other layers, or all, hold something."""
+    """A matrix or weight of zeros is unusual. A bias is, only if other layers' or all biases are not zero."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
     assert case.package is not None
@@ -85,7 +85,7 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
 
 
 def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage) -> None:
-    """First as a renaming would do it, in every layer; the ones that helped are named."""
+    """Weights are first exchanged in every layer, like a renaming. Those that helped are named."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
     assert case.package is not None
@@ -103,7 +103,7 @@ def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage)
 
 @pytest.mark.parametrize(("off", "weak"), [(0.12, True), (0.5, False)])
 def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, off: float, weak: bool) -> None:
-    """In bfloat16 one step is 1/256 of a number; the package has no more digits than that."""
+    """In bfloat16, one step is 1/256 of a number, and the package has no more digits."""
     case = package_case(zoo("ranker"))
     assert case.package is not None
     constants = tuple(replace(each, dtype="bfloat16") for each in case.package.constants)
@@ -123,7 +123,7 @@ CHECKED = "AssertionError: Tensor-likes are not close!"
 
 
 def compared(zoo: ZooPackage, *, reference: bool | None = True, within: bool = True) -> DiagnosisState:
-    """A script whose check refused outputs that are not eager's, judged against float64."""
+    """Make a script whose check rejected outputs that differ from eager's, compared with float64."""
     case = package_case(zoo("ranker"))
     case.workload = ScriptWorkload(script=Path("serve.py"))
     case.capture = capture(calls=[phase(3, load=1, thread=1, file="inputs.pt")])
@@ -148,9 +148,9 @@ def concluded(case: DiagnosisState, directory: Path) -> Verdict:
 def test_a_check_that_is_stricter_than_rounding_is_no_fault(
     zoo: ZooPackage, tmp_path: Path, effect: Effect | None, sure: str
 ) -> None:
-    """Nobody is accused, and the verdict says how much the check has to allow.
+    """Nobody is accused, and the verdict says how much the check must allow.
 
-    A compile that rounds as eager proves it; that it changes nothing does not refute the float64 reference.
+    A compile that rounds like eager proves it. If it changes nothing, the float64 reference still counts.
     """
     case = compared(zoo)
     assert look("emulate_precision_casts").gain(case, []) > 0
@@ -167,7 +167,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
 def test_what_rounding_does_not_explain_stays_a_fault(
     zoo: ZooPackage, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    """One wrong element, or a check that compares with something else than eager's outputs."""
+    """One wrong element, or a check that compares with other values than eager's, stays a fault."""
     case = compared(zoo, **more)
     assert look("emulate_precision_casts").gain(case, []) == 0
     assert concluded(case, tmp_path).outcome != "no_fault"
@@ -195,7 +195,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @thorough
 def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str) -> None:
-    """Its package is nearer to float64 than eager; compiled with eager's rounding it passes its own check."""
+    """The package is closer to float64 than eager. Compiled with eager's rounding, it passes its check."""
     script = tmp_path / "serve.py"
     script.write_text(SCRIPT.replace("DEVICE", device))
     workload = ScriptWorkload(script=script, env=torch_environment())

@@ -1,4 +1,4 @@
-"""Running the worker, and Python programs under the hook, as the product does."""
+"""Runs the worker, and Python programs under the hook, as the product does."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Of(torch.nn.Module):  # type: ignore[misc]
 
 
 def context_in(directory: Path) -> Context:
-    """A context of its own below `directory`."""
+    """Make a context with a new directory below `directory`."""
     directory.mkdir(exist_ok=True)
     return Context(directory=Path(tempfile.mkdtemp(dir=directory)), python=Path(sys.executable))
 
 
 def work(directory: Path, operation: str, request: Mapping[str, object], **options: Any) -> WorkerRun:
-    """One operation of the worker, to its end."""
+    """Run one operation of the worker to its end."""
     assert set(request) <= set(request_type(operation).__annotations__)
     return served(Context.worker, context_in(directory), operation, request, **{"cwd": directory, **options})
 
 
 def here(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[Event, ...]:
-    """One operation in this process, for what needs none of its own; its events."""
+    """Run one operation in this process, and return its events."""
     report = Path(tempfile.mkdtemp(dir=directory)) / "report.jsonl"
     plain = json.loads(json.dumps(request, default=str))
     assert set(plain) <= set(request_type(operation).__annotations__)
@@ -63,7 +63,7 @@ def function_of(operation: str) -> Any:
 
 
 def request_type(operation: str) -> Any:
-    """The class of the protocol that the function of an operation takes."""
+    """Return the protocol class that an operation's function takes."""
     annotations = list(function_of(operation).__annotations__.values())
     return getattr(protocol, annotations[0])
 

@@ -1,4 +1,4 @@
-"""What makes an export pass: each row of the table on a small model, compared with eager mode."""
+"""Changes that make an export pass: each row of the table on a small model, compared with eager mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.zoo.names import nightly, thorough
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-# Name of the row, body of forward, inputs; `x` has a dynamic first dimension where a size is the matter.
+# Name of the row, body of forward, inputs. If the row is about a size, `x` has a dynamic first dimension.
 ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("branch", "if x.sum() > 0:\n    return x + 1, x\ny = x * 2\nx = y + x\nreturn x - 1, y", ()),
     ("branch", "y = x * 2\nif x.max().item() > 1:\n    y = y + 1\nelse:\n    y = y - 1\nreturn y", ()),
@@ -115,12 +115,10 @@ def model_of(body: str, folder: Path) -> torch.nn.Module:
 
 
 def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
-    """What is tried on the export of a model that fails."""
+    """Return the attempts on a model whose export fails."""
     model, args = model_of(body, folder), (X, *more)
     sizes = any(word in body for word in ("table", "shape", "doubled"))
-    least = (
-        4 if "int(x.shape" in body else None
-    )  # half of a smaller size is 0 or 1, which export takes as fixed
+    least = 4 if "int(x.shape" in body else None  # half of a smaller size is 0 or 1, which an export fixes
     shapes = ({0: torch.export.Dim("n", min=least)}, *[None] * len(more)) if sizes else None
     with pytest.raises(Exception) as raised:
         torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
@@ -155,7 +153,7 @@ def test_a_row_makes_the_export_pass(
 )
 @thorough
 def test_what_the_compile_does_not_know_is_rewritten(name: str, body: str, tmp_path: Path) -> None:
-    """A quantized dtype, or a type that no package can hold: the change compiles, with eager's outputs."""
+    """A quantized dtype, or a type that packages cannot have, is rewritten, with eager's outputs."""
     model = model_of(body, tmp_path)
 
     def build(program: Any) -> Any:
@@ -197,7 +195,7 @@ program.module()(torch.ones(4, 4))
 
 
 def test_a_change_must_hold_at_the_ends_of_the_declared_range(tmp_path: Path) -> None:
-    """A window of 3 rows to which shorter inputs are padded: no multiple or looser `Dim` takes 2 rows."""
+    """Shorter inputs are padded to a window of 3 rows: no multiple or looser `Dim` accepts 2 rows."""
     pad = "if x.shape[0] < 3:\n    x = torch.nn.functional.pad(x, (0, 0, 0, 3 - x.shape[0]))"
     found = tried(f"{pad}\nreturn (x.unfold(0, 3, 2) @ torch.ones(3, 2)).amax(0)", (), tmp_path)
     at_end = [each for each in found if each.name in ("multiple", "DYNAMIC")]
@@ -252,7 +250,7 @@ torch.export.export(Trims(), (torch.randn(3, 12, 6), torch.tensor([12, 3, 9])))
 def test_a_change_that_is_not_enough_tells_where_the_next_one_is(
     longest: str, said: str, tmp_path: Path
 ) -> None:
-    """The fix says how far the export got, and what a recurrent layer needs: a fixed length."""
+    """The fix says how far the export got, and that a recurrent layer needs a fixed length."""
     script = tmp_path / "trims.py"
     script.write_text(STOPS.format(longest=longest))
     verdict = answered("diagnose", script)
@@ -283,7 +281,7 @@ torch._inductor.aoti_load_package(path)(torch.rand(2, 9))
 def test_a_wider_range_is_printed_only_if_the_export_takes_it(
     body: str, low: int, wider: bool, tmp_path: Path
 ) -> None:
-    """The line is the program's own; where the model needs the bound, its line is named, without a diff."""
+    """The printed line is the program's. If the model needs the bound, its line is named, without a diff."""
     script = tmp_path / "best.py"
     script.write_text(WIDER.format(body=body, low=low))
     fix = answered("diagnose", script)["fix"]
@@ -336,7 +334,7 @@ for _ in range(2):
 
 
 def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
-    """The export fixes a size of 1; with a larger example it keeps the dimension dynamic, also for size 1."""
+    """An export fixes a size of 1. With a larger example, the dimension stays dynamic, and accepts 1."""
     model, one = model_of("return x @ self.table.T", tmp_path), X[:1]
     shapes = ({0: torch.export.Dim("n")},)
     with pytest.raises(Exception, match="Constraints violated") as raised:
@@ -348,7 +346,7 @@ def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
 
 
 def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) -> None:
-    """With `.item()` as the end of a slice the program exports. It compiles once the start is written."""
+    """A slice that ends in `.item()` exports, but compiles only if its start is written."""
     model, args = model_of("return x[: int(k.sum())] * 2", tmp_path), (X, torch.tensor([1, 2]))
     with pytest.raises(Exception) as raised:
         torch.export.export(model, args, strict=False)
@@ -361,17 +359,17 @@ def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) ->
 OF_TENSOR = KEEPING.format("torch.zeros(4)", "self.seen = self.seen * 0.5 + x", "self.seen * 2", CHECK)
 OF_NUMBER = KEEPING.format("0", "self.seen += 1", "x * self.seen", CHECK)
 SILENT = KEEPING.format("{0: 0}", "self.seen[0] = self.seen[0] + x", "self.seen[0] * 2", "print")
-# The script, what is guilty and its line, words of the fix, and what its run showed.
+# The script, the guilty category and line, parts of the fix, and what its run showed.
 VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (SCRIPT, "compile_failure", 6, {"after": "return torch.where(x.mean() > 0, x.relu(), -x)"}, "passed"),
     (NARROWED, "shape_out_of_range", 6, {"after": "torch.scalar_tensor(x.shape[0]) > 5"}, "passed"),
-    # The error of torch names no line of the model, and what was tried is not the program's error.
+    # torch's error names no line of the model, and the attempts are not the program's error.
     (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
     *nightly(
         (OF_TENSOR, "wrong_output", 10, {"after": "self.seen.copy_(self.seen * 0.5 + x)"}, ""),
         (OF_NUMBER, "wrong_output", 10, {"after": "x * self.seen[0]"}, "in 3 calls in turn"),
         (SILENT, "wrong_output", 10, {"text": "pass it to forward"}, "its exported program"),
-        # The operator's compile assumed sizes, and is left to eager mode.
+        # The operator's compile assumed sizes, so it runs in eager mode.
         (POOLED, "shape_out_of_range", 6, {"after": "lowerings"}, "at 3 sizes"),
     ),
 ]
@@ -393,7 +391,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
 def test_a_verdict_has_the_line_and_the_change_that_ran(
     program: str, category: str, line: int, fix: dict[str, str], shown: str, tmp_path: Path
 ) -> None:
-    """`proven`: it fails, passes with the change, and fails without it. The script stays as it was."""
+    """`proven`: fails, passes with the change, fails without it. The script is not changed."""
     script = tmp_path / "given.py"
     script.write_text(program)
     verdict = answered("diagnose", script)

@@ -29,14 +29,14 @@ from mcp_server.worker.tensors import digests
 
 
 class Told(list[tuple[Any, ...]]):
-    """The events of a log of memory, as they are told: storage, act, interval, call, and the other facts."""
+    """Collects events of the log of memory: storage, act, interval, call, and other facts."""
 
     def __call__(self, *what: object, **more: object) -> None:
         self.append((*what, *more.values()))
 
 
 def test_a_replay_after_an_input_was_replaced_is_told_once() -> None:
-    """Only the input whose memory nobody holds, be it by a view, is told, and only at the first replay."""
+    """Only the input whose memory nothing holds, not even a view, is reported, at the first replay."""
     told = Told()
     streams = Streams(told)
     static, other, whole = torch.zeros(4), torch.zeros(4), torch.zeros(8)
@@ -51,7 +51,7 @@ def test_a_replay_after_an_input_was_replaced_is_told_once() -> None:
 
 @pytest.mark.parametrize("later, raced", [(float("nan"), []), (5.0, [1])])
 def test_an_input_that_changed_is_raced(later: float, raced: list[int]) -> None:
-    """Other bytes than at the call are a race, NaN that stays is not; inputs of the CPU are not copied."""
+    """Bytes that changed after the call began are a race; unchanged NaN is not. CPU inputs are not copied."""
     inputs = [torch.zeros(3), torch.full((2, 2), float("nan"))]
     snapshot = Snapshot(inputs, [tensor.clone() for tensor in inputs])
     inputs[1][0, 0] = later
@@ -65,7 +65,7 @@ def test_an_input_that_changed_is_raced(later: float, raced: list[int]) -> None:
 
 
 def gap(x: torch.Tensor) -> torch.Tensor:
-    """A function beside the model."""
+    """A function outside the model."""
     return x - x.mean()
 
 
@@ -80,10 +80,10 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 def test_lines_of_methods_and_functions_that_forward_calls_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node's stack goes from the first `forward` to the line with the operator."""
+    """A node's stack leads from the first `forward` to the line with the operator."""
     monkeypatch.setattr(TracerBase, "_filter_traceback_frames", TracerBase._filter_traceback_frames)
     keep_lines()
-    keep_lines()  # a module that is loaded twice replaces it once
+    keep_lines()  # the function is replaced only once if a module is loaded twice
     keep_lines(SimpleNamespace())  # a tracer of a release without the filter
     program = torch.export.export(nn.Sequential(Layer()), (torch.ones(3),))
     stacks = {n.name: read_stack(n.meta.get("stack_trace") or "") for n in program.graph.nodes}
@@ -100,7 +100,7 @@ FLOATS = 1000
 
 
 def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within numbers and bytes; the latest two stay whatever their size, as do the first odd ones."""
+    """Limits of number and size hold, but the latest two and the first odd ones always stay."""
     for name, limit in {"FIRST": 3, "LATEST": 4, "BYTES": 1000}.items():
         monkeypatch.setattr(journal, name, limit)
     store = CaptureStore(Journal(str(tmp_path)))
@@ -133,8 +133,8 @@ KEPT_BY_PYTORCH = [[0, 1, 1], [1, 1, 1]]
         pytest.param(False, False, True, False, [], id="let go"),
         pytest.param(True, True, True, False, [], id="copies"),
         pytest.param(True, False, False, False, [], id="an input that stays as it is"),
-        # Its writes are not counted, and each call may get a new tensor over the same memory: the values
-        # of the oldest output tell.
+        # NumPy's writes are not counted, and each call may get a new tensor over the same memory. So the hook
+        # compares the values of the oldest output.
         pytest.param(True, False, True, True, [[0, 1, 1]], id="numpy, kept"),
         pytest.param(False, False, True, True, [], id="numpy, let go"),
         pytest.param(True, False, False, True, [], id="numpy, as it is"),
@@ -143,7 +143,7 @@ KEPT_BY_PYTORCH = [[0, 1, 1], [1, 1, 1]]
 def test_kept_views_of_an_input_that_is_written_anew(
     keep: bool, copied: bool, written: bool, numpy: bool, told: list[list[int]]
 ) -> None:
-    """Each output that the program still holds is told with its call and the input, at the last of four."""
+    """At the last of four calls, each output that the program holds is reported, with its call and input."""
     aliases, window, kept = Aliases(), torch.zeros(3, 4), []
     block, found = np.zeros((3, 4), dtype=np.float32), list[list[int]]()
     for number in range(4):
@@ -164,7 +164,7 @@ def test_kept_views_of_an_input_that_is_written_anew(
 
 
 def test_a_tensor_that_is_given_again() -> None:
-    """Told if the program wrote into it since, or if another thread gives it unchanged."""
+    """A tensor is reported if the program wrote into it since, or if another thread passes it unchanged."""
     aliases, window = Aliases(), torch.zeros(3, 4)
 
     def again(call: int) -> list[tuple[str, int, int]]:
@@ -180,7 +180,7 @@ def test_a_tensor_that_is_given_again() -> None:
 
 
 def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:
-    """A kept view of a mapped file that was cut since: reading it would end the program."""
+    """A kept view may be of a mapped file that was cut. Reading it would kill the program."""
     path = tmp_path / "block.bin"
     np.ones(mmap.PAGESIZE, np.float32).tofile(path)
     aliases, block = Aliases(), torch.from_numpy(np.memmap(path, np.float32, "r+"))
@@ -222,10 +222,10 @@ WAITS: dict[str, tuple[Callable[[PendingUses, torch.Tensor], object], bool]] = {
     ],
 )
 def test_an_input_that_is_let_go_before_its_owner_waited_is_told(wait: str, harmless: str) -> None:
-    """Once, and only the one that nobody holds: its owner must wait, or be told which stream reads it.
+    """Only the input that nothing holds is reported, and once. Its owner must wait, or record the stream.
 
-    Memory that was not taken again, that the reading stream owns, or for which that stream was recorded
-    before the call, is not told.
+    Not reported: memory that was not reused, that the reading stream owns, or for which that stream was
+    recorded before the call.
     """
     told, allocated, gone, kept = Told(), [0], torch.zeros(4), torch.zeros(4)
     uses = PendingUses(told, lambda: allocated[0])
@@ -248,7 +248,7 @@ def test_an_input_that_is_let_go_before_its_owner_waited_is_told(wait: str, harm
 
 
 def test_a_constant_of_a_cut_file_is_lost_and_not_read(tmp_path: Path) -> None:
-    """The pages behind the end of the file end whoever reads them; the hook asks the kernel instead."""
+    """Reading pages beyond the end of the file would kill the process, so the hook asks the kernel."""
     file = tmp_path / "weights.bin"
     file.write_bytes(bytes(16 * FLOATS))
     mapped = torch.from_file(str(file), shared=True, size=4 * FLOATS)
@@ -265,7 +265,7 @@ def test_a_constant_of_a_cut_file_is_lost_and_not_read(tmp_path: Path) -> None:
 
 
 def test_writes_are_seen_through_views_that_nobody_holds() -> None:
-    """Of `state_dict()` views are gone at once; a later update without `user_managed` makes a copy."""
+    """Views from `state_dict()` are freed at once. A later update without `user_managed` makes a copy."""
     model, managed = torch.nn.Linear(3, 2), Managed()
     managed.update(1, model.state_dict(), managed=True)
     assert managed.counted(1) == []
@@ -280,7 +280,7 @@ def test_writes_are_seen_through_views_that_nobody_holds() -> None:
 
 
 def test_memory_that_moved_is_told_and_none_is_kept_alive() -> None:
-    """A tensor that got other memory is told, one that is let go is not; inference tensors have no count."""
+    """A tensor with new memory is reported, a freed one is not. Inference tensors have no write count."""
     kept, managed = torch.ones(4), Managed()
     with torch.inference_mode():
         inference = torch.ones(4)
@@ -299,14 +299,14 @@ def given(load: int, constants: dict[str, torch.Tensor]) -> Managed:
 
 
 def test_other_values_are_seen_where_no_count_tells_of_the_write() -> None:
-    """Through numpy, into memory whose views the program let go; the same values again are no change."""
+    """Writes by NumPy are seen, even after the views were freed. Writing the same values is no change."""
     raw = np.zeros(64, dtype=np.float32)
     block = torch.from_numpy(raw)
     managed = given(3, {"w": block[:32].view(4, 8), "b": block[32:40]})
     assert managed.refilled(3) == []
     raw[:32] += 0.0
     assert managed.refilled(3) == []
-    block[48:].fill_(1.0)  # views of one block share a count of writes, though not what is written
+    block[48:].fill_(1.0)  # views of one block share a write count, even if only one is written
     assert (sorted(managed.counted(3)), managed.refilled(3)) == (["b", "w"], [])
     raw[5] = 1.0
     assert (managed.refilled(3), managed.refilled(4)) == (["w"], [])

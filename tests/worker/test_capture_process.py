@@ -37,7 +37,7 @@ print(double(2), beside.VALUE, __name__, __file__, inspect.getsource(double))
 
 @pytest.mark.parametrize(("file", "shown"), [("program.py", "4 1"), ("beside.py", "4 2")])
 def test_a_changed_file_is_run_and_read(tmp_path: Path, file: str, shown: str) -> None:
-    """The script and its modules, with their own names, paths and lines; nothing is written to them."""
+    """A changed script or module runs with its own name, path and lines. The files are not written."""
     texts = {"program.py": PROGRAM, "beside.py": "VALUE = 1\n"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -55,7 +55,7 @@ def test_a_changed_file_is_run_and_read(tmp_path: Path, file: str, shown: str) -
 
 @pytest.fixture
 def compiles(tmp_path: Path) -> Compiles:
-    """What the hook keeps of a program that has compiled."""
+    """The hook's record of a program that has compiled."""
     journal = Journal(str(tmp_path))
     made = Compiles(Calls(journal, CaptureStore(journal)))
     made.compiles = True
@@ -63,7 +63,7 @@ def compiles(tmp_path: Path) -> Compiles:
 
 
 def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compiles, tmp_path: Path) -> None:
-    """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
+    """The exception's frames are not kept alive, and the end of the program reports nothing more."""
     held: list[weakref.ref[torch.Tensor]] = []
 
     def check() -> None:
@@ -84,13 +84,13 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compile
     survive()
     (path,) = tmp_path.glob("capture-*.jsonl")
     assert "assertion_failed" in path.read_text() and "program_failed" not in path.read_text()
-    gc.collect()  # up to Python 3.12 a frame that was looked at is in a circle with its exception
+    gc.collect()  # up to Python 3.12, a frame that was inspected is in a cycle with its exception
     assert held[0]() is None
 
 
 @pytest.mark.parametrize("change", ["written", "replaced", ""])
 def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path: Path, change: str) -> None:
-    """By a write in place or by another tensor; the file has what the model holds at the end."""
+    """A write in place and a new tensor count. The file has the model's values at the end."""
     model = torch.nn.Linear(3, 2)
     exported = compiles.exporting(model, (torch.ones(1, 3),))
     next(exported)
@@ -110,7 +110,7 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
 
 
 def test_a_load_that_is_not_strict_tells_what_it_did_not_find(compiles: Compiles, tmp_path: Path) -> None:
-    """A checkpoint of a wrapped model has other names; a full load leaves no line."""
+    """A checkpoint of a wrapped model has other names. A complete load is not recorded."""
     model = torch.nn.Linear(3, 2)
     for prefix in ("", "module."):
         state = {prefix + name: value for name, value in model.state_dict().items()}
@@ -144,9 +144,9 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
     told: list[int] | None,
     returned: bool,
 ) -> None:
-    """Of a program that ends in the function that compared: the outputs' calls, and both sides in order.
+    """If a program ends in the function that compared, the calls of the outputs and both sides are recorded.
 
-    A comparison in a function that came back has nothing to do with the end.
+    A comparison in a function that returned is not related to the end.
     """
     own, journal = compiles.comparisons, compiles.calls.journal
     for number, output in enumerate((FIRST, GOT)):
@@ -172,7 +172,7 @@ def test_the_last_comparison_that_failed_tells_what_was_expected(
 
 
 def test_checks_by_numpy_and_before_an_exit_are_told(compiles: Compiles, tmp_path: Path) -> None:
-    """NumPy sees the memory of an output; `raise SystemExit` reaches no hook but the one at the exit."""
+    """NumPy compares memory of an output. `raise SystemExit` is seen only by the hook at exit."""
     own, journal = compiles.comparisons, compiles.calls.journal
     compiles.calls.outputs.add(1, [GOT])
     with pytest.raises(AssertionError):
@@ -183,7 +183,7 @@ def test_checks_by_numpy_and_before_an_exit_are_told(compiles: Compiles, tmp_pat
 
 
 def test_an_exit_with_a_status_of_failure_is_told(compiles: Compiles, tmp_path: Path) -> None:
-    """An exit that is none, or before any compile, is not."""
+    """Exit status 0, or an exit before any compile, is not recorded."""
     compiles.compiles = False
     compiles.exiting(1)
     compiles.compiles = True
@@ -205,7 +205,7 @@ def hook(tmp_path: Path) -> Calls:
 
 
 def test_a_package_that_torch_refuses_itself(hook: Calls, tmp_path: Path) -> None:
-    """It is a failed load of that package at the caller's line, with the options that were given."""
+    """The load is recorded as failed, with the caller's line and options."""
 
     def refuse(path: Path, model_name: str = "model", device_index: int = -1) -> None:
         raise AssertionError("Torch not compiled with CUDA enabled")
@@ -222,7 +222,7 @@ def test_a_package_that_torch_refuses_itself(hook: Calls, tmp_path: Path) -> Non
 
 
 def test_a_process_that_may_open_no_more_files() -> None:
-    """An error that comes when no file can be opened says so, whatever its text; another does not."""
+    """The error says if no more files could be opened, whatever its text."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     error = RuntimeError("Failed to initialize zip archive: file open failed")
     assert failure(error)["no_files"] is None
@@ -238,9 +238,9 @@ def test_a_process_that_may_open_no_more_files() -> None:
 def test_a_package_that_the_process_may_not_copy(
     hook: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
-    """It is linked, so that it outlives its removal; else its size, and why.
+    """The package is linked, so that it survives removal. Otherwise its size and the reason are recorded.
 
-    The process may write files of one MiB. Nothing is left of the copy that was begun.
+    The process may write files of one MiB. The incomplete copy is removed.
     """
     package = tmp_path / "large.pt2"
     with zipfile.ZipFile(package, "w") as archive:
@@ -271,7 +271,7 @@ def test_a_package_that_the_process_may_not_copy(
 
 
 def numbers(directory: Path) -> list[int]:
-    """`n` of every event that is still there, in order."""
+    """Return `n` of every event in the files, in order."""
     lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
     return sorted(json.loads(line)["n"] for line in lines)
 
@@ -279,7 +279,7 @@ def numbers(directory: Path) -> list[int]:
 @settings(max_examples=few(30), deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=200))
 def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> None:
-    """Whatever the sizes of events, the first and the latest are kept, and the files stay bounded."""
+    """Whatever the sizes of events, the first and the last are kept, and the files stay small."""
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FULL", 4000)
         patch.setattr(module, "TAIL", 2000)
@@ -296,7 +296,7 @@ def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> Non
 
 
 def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """What the hook's own code raises is journaled; the program gets its result and its exceptions."""
+    """An exception in the hook is journaled. The program gets its own results and exceptions."""
     journal = Journal(str(tmp_path))
 
     def original(x: int) -> int:

@@ -1,4 +1,4 @@
-"""Comparing outputs: what is equal, what rounding does, and what a summary of a tensor counts."""
+"""Comparing outputs: what is equal, what rounding does, and what the summary of a tensor counts."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ INF, NAN = math.inf, math.nan
     ],
 )
 def test_what_is_equal(want: list[Any], got: list[Any], same: bool) -> None:
-    """NaN equals NaN only, infinities need their sign, float32 has 1e-4, and whole numbers must be equal.
+    """NaN equals only NaN, infinities need the same sign, float32 has 1e-4, integers must be equal.
 
-    Another dtype or shape is a difference by itself.
+    Another dtype or shape is a difference.
     """
     assert compare_all([torch.tensor(want)], [torch.tensor(got)]).equal is same
     assert tolerance(torch.bfloat16)[0] > tolerance(torch.float16)[0] > tolerance(torch.float32)[0]
 
 
 def test_asked_limits_replace_those_of_the_dtype() -> None:
-    """Given tolerances are used, each on its own; a difference has its count and size."""
+    """Each given tolerance replaces its default. A difference has its count and size."""
     want, got = torch.tensor([1.0]), torch.tensor([1.01])
     assert equal([want], [got], (0.1, None))
     assert not equal([want], [got], (0.0, 0.001))
@@ -65,7 +65,7 @@ def test_asked_limits_replace_those_of_the_dtype() -> None:
 
 
 def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Expected]:
-    """Two factors and what eager makes of them, with its float64 reference."""
+    """Return two factors, and their product in eager mode with its float64 reference."""
     generator = torch.Generator().manual_seed(seed)
     left = torch.randn(4, terms, generator=generator).to(dtype)
     right = torch.randn(terms, 4, generator=generator).to(dtype)
@@ -74,7 +74,7 @@ def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The same product summed in float32, as kernels do, one term after another, which rounds most."""
+    """Return the product summed in float32 one term after another, which rounds most."""
     total = torch.zeros(left.shape[0], right.shape[1])
     for k in range(left.shape[1]):
         total = total + left[:, k : k + 1].float() * right[k : k + 1].float()
@@ -82,7 +82,7 @@ def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats cut to 10 bits of mantissa."""
+    """Cut floats to a mantissa of 10 bits."""
     return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
@@ -91,7 +91,7 @@ def tf32(tensor: torch.Tensor) -> torch.Tensor:
 def test_the_order_of_a_sum_is_rounding_and_one_wrong_term_is_not(
     seed: int, terms: int, dtype: torch.dtype
 ) -> None:
-    """For any length; a factor of float32 that is off by a tenth departs, and TF32 does not explain it."""
+    """This holds for any length. A float32 factor off by a tenth diverges, and TF32 does not explain it."""
     left, right, want = product(seed, terms, dtype)
     assert measure(in_pieces(left, right), want, 1.0).within
     if terms >= 16 and dtype is torch.float32:
@@ -101,7 +101,7 @@ def test_the_order_of_a_sum_is_rounding_and_one_wrong_term_is_not(
 
 
 def test_tf32_and_narrow_products_are_told_apart() -> None:
-    """Factors cut to TF32 are within its tolerance only; 2000 terms of bfloat16 do not hide a fifth."""
+    """Factors cut to TF32 fit only its tolerance. 2000 terms of bfloat16 do not hide an error of a fifth."""
     left, right, want = product(3, 64, torch.float32)
     found = measure(tf32(left) @ tf32(right), want, 1.0)
     assert (found.within, found.within_tf32) == (False, True)
@@ -122,16 +122,16 @@ MEASURED: dict[str, tuple[list[float], Expected, float, bool]] = {
     "another infinity": ([1.0, -INF], expected([1.0, INF]), 1.0, False),
     "nan for a number": ([1.0, NAN], expected([1.0, 1.0]), 1.0, False),
     "infinity for a number": ([1.0, INF], expected([1.0, 1.0]), 1.0, False),
-    # Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is,
-    # except where eager made NaN of an infinity.
+    # If eager overflows, one more overflow is not an error. A wrong number is, unless eager computed NaN
+    # from infinity.
     "nan where eager overflows": ([INF, NAN], expected([INF, INF], [1e39, 1e39]), 1.0, True),
     "a number where eager overflows": ([INF, 7.0], expected([INF, INF], [1e39, 1e39]), 1.0, False),
     "one more that overflows": ([INF, INF], expected([INF, 1.0], OVERFLOWS), 1.0, True),
     "where eager made nan": ([INF, 0.0], expected([INF, NAN], OVERFLOWS), 1.0, True),
-    # A mean of nothing but rounding is judged by what it is a mean of, not by its own size.
+    # A mean that consists of rounding is judged by the size of its terms, and not by its own.
     "terms that cancel": ([-1e-8] * 8, expected([1e-9] * 8), 1.0, False),
     "terms that cancel, with their noise": ([-1e-8] * 8, expected([1e-9] * 8, noise=3e-9), 1.0, True),
-    # On the other side of a step in float64, as eager has it.
+    # Eager agrees, although float64 is on the other side of a step.
     "what eager says too": ([3.0, 1.0], expected([3.0, 1.0], [2.0, 1.0]), 1.0, True),
     "beyond the tolerance": ([1.0001], expected([1.0]), 1.0, False),
     "within a wider one": ([1.0001], expected([1.0]), 1000.0, True),
@@ -140,7 +140,7 @@ MEASURED: dict[str, tuple[list[float], Expected, float, bool]] = {
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_is_within_the_tolerance(name: str) -> None:
-    """NaN and infinities agree with themselves only; eager is a reference where it can hold the values."""
+    """NaN and infinities equal only themselves. Eager is a reference where it can represent the values."""
     got, want, factor, within = MEASURED[name]
     found = measure(torch.tensor(got), want, factor)
     assert found.within is within and bool(found.first) is not within
@@ -156,7 +156,7 @@ def test_what_is_within_the_tolerance(name: str) -> None:
 def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
     rows: int, kept: int, last: bool, bad: set[int], changed: bool
 ) -> None:
-    """Exactly the rows of the part count their faults; another value, or no fewer rows, is no part."""
+    """Only the faults in the part's rows count. Another value, or as many rows, is not a part."""
     kept = min(kept, rows)
     whole = torch.arange(rows * 3.0).reshape(rows, 3)
     faulty = torch.zeros(rows, 3, dtype=torch.bool)
@@ -176,7 +176,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
-    """Operators that eager rounds one by one, and a fused kernel keeps in float32."""
+    """Eager rounds each operator; a fused kernel keeps float32."""
     for _ in range(5):
         x = x * 1.7 - torch.sin(x * 2.0)
         x = x / (1 + x.abs())
@@ -184,7 +184,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 
 def cancels(x: torch.Tensor) -> torch.Tensor:
-    """Nothing but rounding is left of the first row; the others are well conditioned."""
+    """The first row is only rounding; the others are well conditioned."""
     big = x * 1000 + 1
     return torch.cat([(big[:1] - x[:1] * 1000) - 1, x[1:] * 2])
 
@@ -223,7 +223,7 @@ def program_outputs(module: Any, x: torch.Tensor, directory: Path) -> Any:
 
 
 def computed(name: str, seed: int, dtype: torch.dtype, directory: Path) -> tuple[list[Expected], list[Any]]:
-    """The outputs of a program, and what a package gives that keeps all results in float32."""
+    """Return a program's outputs, and those of a package that keeps all results in float32."""
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(dtype)
     found = program_outputs(exported(name, dtype), x, directory).outputs
     assert all(len(each.runs) > 4 for each in found)
@@ -248,9 +248,9 @@ def test_fewer_roundings_are_rounding_and_one_wrong_element_is_not(
     place: int,
     value: float,
 ) -> None:
-    """A kernel that keeps intermediate results in float32 is never accused, in whatever dtype.
+    """A kernel that keeps intermediate results in float32 is not accused, in any dtype.
 
-    One element that is lost, negated or not finite is seen, whatever the other 127 do.
+    One element that is lost, negated or not finite is found among 128.
     """
     found, made = computed(name, seed, dtype, tmp_path_factory.mktemp("rounding"))
     floats = [pair for pair in zip(found, made, strict=True) if pair[1].is_floating_point()]
@@ -266,9 +266,9 @@ def test_fewer_roundings_are_rounding_and_one_wrong_element_is_not(
 
 
 def test_what_rounding_explains_hides_no_other_element(tmp_path: Path) -> None:
-    """A row of which rounding alone is left may be anything near; an index must be one that was seen."""
+    """A row that is only rounding may have any near value. An index must be one that was observed."""
     found, (made,) = computed("cancels", 3, torch.bfloat16, tmp_path)
-    assert float((found[0].eager - found[0].runs[0])[0].abs().max()) > 0.9  # all of it is rounding there
+    assert float((found[0].eager - found[0].runs[0])[0].abs().max()) > 0.9  # the row is only rounding
     assert measure(found[0].eager, found[0]).beyond == 0
     made[4, 4] *= 1.5
     assert measure(made, found[0]).beyond == 1
@@ -277,7 +277,7 @@ def test_what_rounding_explains_hides_no_other_element(tmp_path: Path) -> None:
 
 
 def test_random_numbers_are_not_judged(tmp_path: Path) -> None:
-    """Where eager differs from run to run, a difference says nothing."""
+    """If eager differs from run to run, a difference proves nothing."""
     module = torch.export.export(Of(lambda x: x + torch.rand_like(x)), (torch.ones(8),)).module()
     assert not program_outputs(module, torch.ones(8), tmp_path).steady
 
@@ -286,7 +286,7 @@ def test_random_numbers_are_not_judged(tmp_path: Path) -> None:
 def test_the_reference_of_a_check_is_judged_as_well(
     tmp_path: Path, reference: str, near: bool | None
 ) -> None:
-    """Eager's outputs are explained, those of another model are not, and the package's own say nothing."""
+    """A check against eager is explained by rounding, against another model not; against itself, unknown."""
     found, (made,) = computed("chain", 1, torch.bfloat16, tmp_path)
     checked = {"eager": found[0].eager, "other": found[0].eager + 1, "own": made.clone()}[reference]
     report = tmp_path / "judged.jsonl"
@@ -309,7 +309,7 @@ REALS = st.lists(
 @settings(max_examples=few(60), deadline=None)
 @given(REALS, st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
 def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dtype: torch.dtype) -> None:
-    """NaN, infinities and zeros are counted, and only finite values have a part in min, max and mean."""
+    """NaN, infinities and zeros are counted. Min, max and mean are of finite values only."""
     tensor = torch.tensor(values, dtype=dtype)
     plain = tensor.tolist()
     finite = [value for value in plain if math.isfinite(value)]
@@ -335,7 +335,7 @@ def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dty
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mask_hides_nothing_worse(values: Any, found: Any, dtype: torch.dtype) -> None:
-    """The first NaN or infinity is told before minus infinity, which a mask would hold, wherever that is."""
+    """The first NaN or infinity is found before minus infinity, which may be a mask, wherever that is."""
     first = first_non_finite(torch.tensor(values, dtype=dtype))
     wanted = None if found is None else OddElement(found[1], found[0], found[2])
     assert first == wanted

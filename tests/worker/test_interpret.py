@@ -1,4 +1,4 @@
-"""The exported program, node by node: what it tells, integers that do not fit, updated constants."""
+"""Interpreting the exported program: errors, integer overflow, updated constants, custom operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Total(nn.Module):  # type: ignore[misc]
 def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device tells of it when it is waited for, which is done after each node."""
+    """A device reports the error when waited for, which happens after each node."""
     given = [torch.ones(4, 3), torch.ones(4, 3)]
     module = torch.export.export(Total(), tuple(given)).module()
     nodes = iter([str(node.target) for node in module.graph.nodes])
@@ -49,14 +49,14 @@ def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
 
 
 def mixed(voice: torch.Tensor, music: torch.Tensor) -> torch.Tensor:
-    """Two tracks, added in place."""
+    """Add two tracks in place."""
     both = voice.clone()
     both += music
     return both.float() / 32768
 
 
 def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request: Any) -> list[events.Event]:
-    """What the interpretation reports."""
+    """Return the events of an interpretation."""
     torch.export.save(torch.export.export(model, inputs), tmp_path / "model.pt2")
     torch.save({"args": inputs, "kwargs": {}}, tmp_path / "inputs.pt")
     paths = {"exported": str(tmp_path / "model.pt2"), "inputs": str(tmp_path / "inputs.pt")}
@@ -70,7 +70,7 @@ def named(told: list[events.Event], kind: type[events.Event]) -> list[Any]:
 
 
 def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path) -> None:
-    """The product does not fit int32; the sum, which torch makes in int64, adds what is wrong by then."""
+    """The product does not fit int32. The sum, which torch computes in int64, only adds the wrong product."""
     quantity = torch.tensor([[3, 10], [60000, 500]], dtype=torch.int32)
     price = torch.tensor([[1999, 450], [49900, 1200]], dtype=torch.int32)
     (event,) = named(events_of(tmp_path, Total(), quantity, price), events.NodeOverflow)
@@ -87,9 +87,9 @@ def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path
 
 @pytest.mark.parametrize(("right", "equal"), [(True, [False, True, False]), (False, [False, False, False])])
 def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool, equal: list[bool]) -> None:
-    """As it is, with the exact sum, and as it is again; another expectation is met by neither.
+    """Unchanged, with the exact sum, and unchanged again; another expectation is never met.
 
-    A program's check compared the second of two outputs.
+    The program's check compared the second of two outputs.
     """
     voice, music = (torch.tensor([100, 30000, -3], dtype=torch.int16) for _ in range(2))
     expected = (voice.int() + music.int()).float() / 32768 if right else torch.ones(3)
@@ -102,7 +102,7 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
 
 
 def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp_path: Path) -> None:
-    """Two times in seconds, converted before they are subtracted; small integers do not change."""
+    """Times in seconds are converted before they are subtracted. Small integers do not change."""
     now, then = torch.tensor(1732800200), torch.tensor([1732800000, 1732800110])
     torch.save([(now - then).float()], tmp_path / "expected.pt")
     age = Of(lambda now, then: now.float() - then.float())
@@ -118,7 +118,7 @@ def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp
 def test_in_evaluation_mode_the_program_gives_what_is_expected(
     tmp_path: Path, right: bool, equal: tuple[bool, bool, bool]
 ) -> None:
-    """A batch norm exported in training mode: in evaluation mode it gives what the trained model gives."""
+    """A batch norm exported in training mode gives the trained model's outputs in evaluation mode."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
     x = torch.randn(8, 4)
@@ -133,7 +133,7 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
 
 
 def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: Path) -> None:
-    """It reads the memory of a transposed tensor in order; of a contiguous one it gives what is expected."""
+    """The operator reads a transposed tensor's memory in order. A contiguous copy gives the right result."""
 
     @torch.library.custom_op("interpret_test::in_order", mutates_args=())  # type: ignore[untyped-decorator]
     def in_order(x: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,7 @@ def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: 
 
 
 def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Path) -> None:
-    """A linear layer that was trained after its export."""
+    """The expected outputs are those of a linear layer trained after its export."""
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     later = torch.ones(2, 3)
     torch.save({"weight": later}, tmp_path / "weights.pt")
@@ -164,7 +164,7 @@ def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Pa
 
 
 def test_a_hash_is_marked_as_one_and_numbers_that_fit_are_not_reported(tmp_path: Path) -> None:
-    """Bits of a hash are taken apart at once; floats and int64 do not overflow."""
+    """A hash, of which bits are taken at once, is marked. Floats and int64 do not overflow."""
     ids = torch.arange(5000, dtype=torch.int32)
     (event,) = named(events_of(tmp_path, Of(lambda ids: (ids * 1664525) & 15), ids), events.NodeOverflow)
     assert event.modular
@@ -190,7 +190,7 @@ FITS = torch.ones(2, 3)
 def test_an_update_fits_or_is_told(
     tmp_path: Path, name: str, value: torch.Tensor, refused: str | None
 ) -> None:
-    """A value takes the place of the program's own only when name, shape and dtype are the same."""
+    """A value replaces the program's only if name, shape and dtype are the same."""
     module = nn.Sequential(nn.Linear(3, 2))
     before = module[0].weight.detach().clone()
     report = tmp_path / "report.jsonl"
@@ -212,7 +212,7 @@ HELD = torch.ones(3, 4)
 
 
 def filled(x: torch.Tensor, first: int, beyond: int) -> torch.Tensor:
-    """Zeros, written as native code does: from `first` bytes on, to `beyond` bytes past the end."""
+    """Write zeros as native code does, from byte `first` to `beyond` bytes past the end."""
     ctypes.memset(x.data_ptr() + first, 0, x.numel() * x.element_size() - first + beyond)
     return x
 
@@ -255,7 +255,7 @@ for name, (argument, function) in IMPLEMENTED.items():
 def under(
     directory: Path, name: str, repair: bool, calls: int = 1
 ) -> tuple[torch.Tensor, list[events.Operator]]:
-    """The last result of an operator on ones of shape [3, 4], and the worker's events."""
+    """Return an operator's last result on ones of shape [3, 4], and the worker's events."""
     report = directory / "report.jsonl"
     with Operators(Report(str(report)), repair):
         for _ in range(calls):
@@ -278,9 +278,9 @@ TWO_ROWS = torch.cat([torch.ones(2, 4), torch.zeros(1, 4)])
 def test_a_layout_that_was_not_promised(
     tmp_path: Path, name: str, what: str, promised: object, returned: object, repaired: Any, repair: bool
 ) -> None:
-    """It is told as the fake function and the operator have it; repaired, the values are as promised.
+    """The event has the layouts of fake function and operator. Repaired, values are as promised.
 
-    What the operator did not make is zero.
+    Elements that the operator did not write are zero.
     """
     result, (event,) = under(tmp_path, name, repair=repair)
     (pair,) = event.layouts
@@ -292,7 +292,7 @@ def test_a_layout_that_was_not_promised(
 
 @pytest.mark.parametrize(("name", "repair"), [("beyond", False), ("beyond", True), ("decorated", False)])
 def test_what_an_operator_writes_beyond_what_it_allocated(tmp_path: Path, name: str, repair: bool) -> None:
-    """It is told with its extent, does no harm, and what stays within is not told."""
+    """The overrun is reported with its extent and does no harm. A write within is not reported."""
     result, (event,) = under(tmp_path, name, repair=repair)
     assert event.overrun == [Overrun([3, 4], "torch.float32", 8, 8)]
     assert torch.equal(result, torch.zeros(3, 4))
@@ -302,9 +302,9 @@ def test_what_an_operator_writes_beyond_what_it_allocated(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", ["kept", "sized", "declared", "unfaked"])
 def test_an_operator_that_keeps_its_promises(tmp_path: Path, name: str) -> None:
-    """Nothing is told of a right operator, of a size that the data makes, and of a declared mutation.
+    """A correct operator, a data-dependent size and a declared mutation are not reported.
 
-    Without a fake function nothing is promised, which is told; torch's own operators are not looked at.
+    A missing fake function is reported. torch's own operators are not checked.
     """
     result, told = under(tmp_path, name, repair=name == "unfaked")
     assert told == [] and (name != "unfaked" or torch.equal(result, torch.ones(3, 4)))
@@ -317,14 +317,14 @@ def test_an_operator_that_keeps_its_promises(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "broken"), [("writes", "mutated"), ("returns", "aliases")])
 def test_an_argument_that_is_written_or_returned(tmp_path: Path, name: str, broken: str) -> None:
-    """An argument that the schema does not allow to be written, or to be returned, is named."""
+    """An argument is named if the schema does not allow that it is written or returned."""
     _, (event,) = under(tmp_path, name, repair=False)
     assert getattr(event, broken) == ["x"] and not event.layouts
 
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_an_operator_that_returns_the_same_memory_again(tmp_path: Path, repair: bool) -> None:
-    """It is told at the second call, and repaired by a copy; new memory at a freed address is not told."""
+    """The second call is reported, and repaired by a copy. New memory at a freed address is not reported."""
     result, (event,) = under(tmp_path, "held", repair, calls=2)
     assert (event.kept, event.call) == (True, 2)
     assert (result.data_ptr() == HELD.data_ptr()) is not repair
@@ -338,7 +338,7 @@ STACK = '  File "/app/model.py", line 9, in forward\n    return codec(x)'
 
 
 def graph() -> torch.fx.Graph:
-    """Two operators, of which the second knows the line of its model."""
+    """Return a graph of two operators, of which the second has its line of the model."""
     made = torch.fx.Graph()
     first = made.call_function(torch.ops.aten.relu.default, (made.placeholder("x"),))
     made.call_function(torch.ops.aten.neg.default, (first,)).meta["stack_trace"] = STACK
@@ -346,7 +346,7 @@ def graph() -> torch.fx.Graph:
 
 
 class Lowering:
-    """Works on one node after the other, and refuses the second."""
+    """Lowers one node after the other, and rejects the second."""
 
     def run_node(self, n: torch.fx.Node) -> None:
         if n.target is torch.ops.aten.neg.default:
@@ -358,7 +358,7 @@ class Lowering:
 
 
 class Kernel:
-    """As Inductor's IR, which knows the nodes that it was made of."""
+    """Like Inductor's IR, which has the nodes of its origin."""
 
     __module__ = "torch._inductor.ir"
 
@@ -378,7 +378,7 @@ def told(work: Any, *args: Any) -> list[dict[str, str]]:
 
 
 def test_the_nodes_that_were_being_lowered_or_written() -> None:
-    """With the lines of the model; none of those that went well, of inputs, or of an error elsewhere."""
+    """Nodes are named with the model's lines, but not those that succeeded, inputs, or for other errors."""
     assert told(Lowering().run, graph()) == [{"operator": "aten.neg.default", "stack": STACK}]
     found = told(Kernel(list(graph().nodes)).codegen)
     assert [each["operator"] for each in found] == ["aten.relu.default", "aten.neg.default"]
@@ -404,7 +404,7 @@ if __name__ == "__main__":
 
 
 def test_the_program_of_a_script_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its own arguments, and nothing after the compile is done; a script without one is refused."""
+    """The script runs with its own arguments up to the compile. A script without one is rejected."""
     monkeypatch.setattr("sys.argv", ["pytest"])
     monkeypatch.syspath_prepend(tmp_path)
     script, report = tmp_path / "program.py", Report(str(tmp_path / "report.jsonl"))

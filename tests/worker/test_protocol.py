@@ -1,4 +1,4 @@
-"""What every file of the worker keeps to, what it exchanges, and what registers a script's operators."""
+"""Rules for all files of the worker, its protocol, and the statements that register a script's operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.zoo.names import few
 
 @pytest.mark.parametrize("module", ["protocol", "events"])
 def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
-    """They are imported without site-packages, as on a server whose interpreter has no torch."""
+    """They are imported without site-packages, as on a server without torch."""
     place = str(Path(protocol.__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {place!r}); import mcp_server.worker.{module}"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
@@ -38,12 +38,12 @@ def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
 DIRECTORY = Path(protocol.__file__).parent
 FILES = sorted([*DIRECTORY.glob("*.py"), *DIRECTORY.glob("capture/*.py")])
 
-# Compiled into every interpreter that has torch, looked for before use, or for the type checker alone.
+# Part of any interpreter with torch, checked before use, or imported for the type checker.
 ALLOWED = frozenset({"torch", "triton", "typing_extensions"})
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Names of the top-level packages that a file imports absolutely."""
+    """Yield the top-level packages that a file imports absolutely."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
@@ -53,7 +53,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_python_3_9_and_nothing_but_torch(path: Path) -> None:
-    """Each file has the syntax of Python 3.9 and imports torch, the standard library or its siblings only."""
+    """Each file has the syntax of Python 3.9, and imports only torch, the standard library and siblings."""
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     assert set(imported(tree)) <= ALLOWED | sys.stdlib_module_names
     future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
@@ -94,7 +94,7 @@ open(sys.argv[0] + ".ran", "w")
 
 
 def lines_of(code: str) -> list[str]:
-    """The statements that are taken of this code, each by its first line; or why there are none."""
+    """Return the first lines of the statements that are taken, or why there are none."""
     taken = registrations(code.encode(), "program.py")
     return [taken.refused] if taken.refused else [ast.unparse(n).split("\n")[0] for n in taken.statements]
 
@@ -107,9 +107,9 @@ TAKEN = [
 
 
 def test_only_what_registers_is_taken_with_what_it_reads(tmp_path: Path) -> None:
-    """Definitions, constants and changes of them that the operator reads; a local `x` is no global.
+    """Definitions, constants, and changes to them that the operator reads are taken; local names are not.
 
-    The operator computes what the script's does, at the script's own lines; the program did not run.
+    The operator computes the same at the script's lines. The program did not run.
     """
     assert lines_of(SCRIPT) == TAKEN
     script, report = tmp_path / "program.py", tmp_path / "report.jsonl"
@@ -141,7 +141,7 @@ LIBRARY = "import torch\nlib = torch.library.Library('n', 'DEF')\n"
     ],
 )
 def test_forms_of_registering(code: str, taken: list[str]) -> None:
-    """Libraries of operators, definitions in blocks, and imports that may register; no checks of them."""
+    """Libraries, definitions in blocks, and imports that may register are taken, but not checks."""
     found = lines_of(code)
     assert len(found) == len(taken) and all(map(str.startswith, found, taken))
 
@@ -156,7 +156,7 @@ def test_forms_of_registering(code: str, taken: list[str]) -> None:
     ],
 )
 def test_operators_that_need_the_program(made: str, reason: str) -> None:
-    """An operator that reads what only the running program has is not taken, and it is said why."""
+    """An operator that reads what only the running program has is not taken, with the reason."""
     code = f"""
 import argparse, subprocess, torch
 def measured(): return len(subprocess.run(["true"]).args)
@@ -191,7 +191,7 @@ def through_a_file(value: Any) -> Any:
 
 @st.composite
 def views(draw: st.DrawFn) -> torch.Tensor:
-    """A view into a larger storage: sliced, stepped, permuted, expanded."""
+    """Make a view into a larger storage: sliced, stepped, permuted, expanded."""
     shape = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
     base = torch.arange(4 * 3 * max(1, torch.Size(shape).numel())).to(draw(st.sampled_from(DTYPES)))
     whole = base[draw(st.integers(0, 7)) :][: torch.Size(shape).numel()].reshape(shape)
@@ -203,7 +203,7 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 @settings(max_examples=few(80), deadline=None)
 @given(views(), st.sampled_from(["whole", "cut"]))
 def test_layout_survives(tensor: torch.Tensor, how: str) -> None:
-    """Whether whole storages or touched spans are kept, shape, stride and values are the same afterwards."""
+    """Shape, stride and values survive, whether whole storages or only touched spans are kept."""
     whole = tensor.untyped_storage().nbytes()
     spare = torch.empty(whole + 1024, dtype=torch.uint8)
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -218,7 +218,7 @@ def test_layout_survives(tensor: torch.Tensor, how: str) -> None:
 
 
 def test_the_tree_and_sharing_survive() -> None:
-    """Arguments of any built-in structure come back, with views that share storage; of others the leaves."""
+    """Built-in structures are restored, with views that share storage. Of others, the leaves are."""
     base = torch.arange(10.0)
     args, kwargs = ({"b": base[2:5], "a": [base[4:], 3]},), {"flag": True}
     leaves, tree = restore(through_a_file(pack(args, kwargs, 1 << 20)))
@@ -230,7 +230,7 @@ def test_the_tree_and_sharing_survive() -> None:
 
 
 def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
-    """Paths, layouts, ranges and NaN counts are told for tensors; other leaves by their value."""
+    """Tensors have paths, layouts, ranges and NaN counts; other leaves have their value."""
     base = torch.arange(12.0).reshape(3, 4)
     base[0, 0] = float("nan")
     tree = {"args": [base.t(), {"ids": torch.tensor([3, -5])}, 7], "kwargs": {"mask": base[1:]}}
@@ -243,7 +243,7 @@ def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
 
 
 def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device that tensors were saved from is told on any machine; loading them says why it cannot."""
+    """The saved device is described on any machine. Loading the file says why it cannot."""
     if torch.cuda.is_available():
         pytest.skip("the second half needs a machine without CUDA")
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
@@ -256,7 +256,7 @@ def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch:
 
 
 def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
-    """Shape, dtype, stride and bounds of specs hold, whole numbers include the upper bound, values repeat."""
+    """Shape, dtype, stride and bounds hold, integers include the upper bound, and values repeat."""
     specs = [
         {"shape": [50, 4], "dtype": "int64", "low": 3, "high": 5},
         {"shape": [4, 3], "dtype": "float16", "low": -1, "high": 1, "stride": [1, 8]},
@@ -290,7 +290,7 @@ HALVES = [400.0] * 100
     ],
 )
 def test_counts_of_outputs(values: list[float], dtype: torch.dtype, nan: int, inf: int) -> None:
-    """A sum that is not finite is counted again, element by element."""
+    """If the sum is not finite, elements are counted one by one."""
     told = encode_output(torch.tensor(values).to(dtype), "", True)
     assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
     assert told.odd is bool(nan or inf)

@@ -1,4 +1,4 @@
-"""The worker on packages: what it reports of good calls, failures, deaths and repeats."""
+"""The worker on packages: its events for good calls, failures, deaths and repeats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
     zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """The phases come in order, and calls on equal inputs give what the exported program gives."""
+    """Phases come in order, and calls with equal inputs give the exported program's outputs."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
     program = torch.export.load(package.with_name("ranker.exported.pt2"))
@@ -52,7 +52,7 @@ def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
 
 @pytest.mark.slow
 def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A process that dies inside the call still has told its inputs, and that the call had begun."""
+    """A process that dies inside the call has reported its inputs and the call's start."""
     (tmp_path / "dying_ops.py").write_text(DIES)
     package = zoo("plugin")
     inputs = package.with_name("plugin.inputs.pt")
@@ -64,7 +64,7 @@ def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_arguments_in_a_list_or_by_name_reach_the_right_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """{"args": ...} is taken apart; a file of one list is the arguments themselves. NaN is counted."""
+    """{"args": ...} is unpacked, and the file of a list is the arguments. NaN is counted."""
     package = zoo("logarithm")
     args = torch.load(package.with_name("logarithm.bad-nan.pt"), weights_only=True)
     files = [saved(tmp_path, "list.pt", args), saved(tmp_path, "args.pt", {"args": args})]
@@ -90,7 +90,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
     zoo: ZooPackage, tmp_path: Path, made: str, same: bool
 ) -> None:
-    """A result that is written in full is the same in all calls; else the one with other bytes differs."""
+    """A fully written result is the same in all calls. Otherwise the call with other fill bytes differs."""
     operators = tmp_path / "operators.py"
     operators.write_text(OPERATOR.format(made=made))
     package = zoo("plugin")
@@ -105,7 +105,7 @@ def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
 
 
 class NotTensors:
-    """Needs pickle."""
+    """Can only be saved by pickle."""
 
 
 def refusal(directory: Path, operation: str, request: dict[str, object], **options: object) -> ProblemError:
@@ -127,7 +127,7 @@ def refusal(directory: Path, operation: str, request: dict[str, object], **optio
     ],
 )
 def test_bad_inputs_files(tmp_path: Path, name: str, words: str) -> None:
-    """Files that are missing, cut, not torch's, in need of pickle or without tensors are refused."""
+    """Missing, cut, foreign and pickled files, and files without tensors, are rejected."""
     (tmp_path / "text.pt").write_text("these are not tensors")
     (tmp_path / "empty.pt").write_bytes(b"")
     saved(tmp_path, "object.pt", [NotTensors()])
@@ -140,7 +140,7 @@ def test_bad_inputs_files(tmp_path: Path, name: str, words: str) -> None:
 
 @pytest.mark.slow
 def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package given as an exported program is recognised; so is an archive that is neither."""
+    """A package passed as an exported program is recognized, and so is an archive that is neither."""
     with pytest.raises(Refused, match="an AOTInductor package"):
         here(tmp_path, "compile", {"exported": zoo("ranker"), "package_path": tmp_path / "m.pt2"})
     other = tmp_path / "other.pt2"
@@ -160,13 +160,13 @@ def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackag
     ],
 )
 def test_bad_specs(tmp_path: Path, spec: dict[str, object], words: str) -> None:
-    """Specs with an unknown dtype, a bad range, a bad stride or a missing device are refused."""
+    """Specs with an unknown dtype, a bad range or stride, or a missing device are rejected."""
     with pytest.raises(Refused, match=words):
         here(tmp_path, "describe_inputs", {"inputs": [spec]})
 
 
 def test_interpreters_that_cannot_work(tmp_path: Path) -> None:
-    """No file, no executable, no Python: each names the file and says how to give one; or no torch in it."""
+    """A missing file, a file that is not executable or no Python, and one without torch are rejected."""
     plain = tmp_path / "plain"
     plain.write_text("")
     for python, words in (
@@ -184,7 +184,7 @@ def test_interpreters_that_cannot_work(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_files_of_the_user_are_not_shadowed(tmp_path: Path) -> None:
-    """A user's module called like one of the worker's files is the one that is imported."""
+    """A user's module with the name of a worker's file is the one imported."""
     (tmp_path / "report.py").write_text(
         "import sys\nprint('mine', __file__)\nassert 'inputs' not in sys.modules\n"
     )
@@ -209,7 +209,7 @@ def minimised(size: int, first_failing: Callable[[Sequence[Sequence[int]]], int 
 
 @given(st.lists(st.frozensets(st.integers(0, 11), min_size=1), min_size=1, max_size=6))
 def test_nothing_can_be_left_out_of_the_result(ways: list[frozenset[int]]) -> None:
-    """A failure that comes about in several ways is cut down to one of which every element is needed."""
+    """A failure with several causes is reduced to a set of which every element is needed."""
 
     def fails(kept: Sequence[int]) -> bool:
         return any(way <= set(kept) for way in ways)
@@ -224,7 +224,7 @@ def test_nothing_can_be_left_out_of_the_result(ways: list[frozenset[int]]) -> No
 
 @given(st.integers(2, 2000), st.data())
 def test_one_element_is_found_by_halving(size: int, data: st.DataObject) -> None:
-    """A failure of one element takes a logarithmic number of rounds."""
+    """The one needed element is found in a logarithmic number of rounds."""
     needed, rounds = data.draw(st.integers(0, size - 1)), []
 
     def first_failing(options: Sequence[Sequence[int]]) -> int | None:
@@ -245,7 +245,7 @@ NEEDS = SIZES.flatmap(lambda size: st.tuples(st.just(size), st.frozensets(st.int
 def test_a_search_that_is_spent_gives_what_still_fails(
     case: tuple[int, frozenset[int]], allowed: int
 ) -> None:
-    """What is left fails in any case; when the search came to its end, every element of it is needed."""
+    """The result always fails. If the search finished, every element of it is needed."""
     size, needed = case
     tried: list[Sequence[int]] = []
 

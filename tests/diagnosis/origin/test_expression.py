@@ -1,4 +1,4 @@
-"""Expressions whose value goes bad: at which operation, and for which operands."""
+"""Expressions with a bad value: at which operation, and for which operands."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ X, N = Position("x"), Number(0, "int64")
 def test_a_line_of_the_model_is_guarded_where_it_is_clear_which_operation(
     line: str, op: str, guarded: str
 ) -> None:
-    """One such operation in a whole line; else nothing is said."""
+    """The line is guarded if it is complete and has one such operation."""
     assert guarded_line(line, op) == guarded
 
 
 def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
-    """One guard in a kernel stands for all its divisions: a fix of one line alone was not what ran."""
+    """A guard in a kernel guards all its divisions, so a fix of one line was not tested."""
     mean, spread = "mean = s / n", "var = (x ** 2).sum(-1) / n"
     both = guarded_lines([mean, "y = relu(x)", spread, mean], "div")
     assert both is not None and both[0].splitlines() == [mean, spread]
     assert both[1].count("torch.where(n == 0, 1, n)") == 2
     assert guarded_lines([mean, "var = (a / b) / n"], "div") is None
     assert guarded_lines(["y = relu(x)"], "div") is None
-    # One that is clamped where it stands needs no other guard, unless the clamp lets zero through.
+    # A division with a clamp needs no guard, unless the clamp allows zero.
     clamped = "y = x / n.clamp(min=1)[:, None]"
     assert guarded_lines([mean, clamped], "div") == (mean, "mean = s / torch.where(n == 0, 1, n)")
     assert guarded_lines([clamped], "div") is None
@@ -94,7 +94,7 @@ CONDITIONS: dict[str, tuple[str, Scalar, Interval, str, str]] = {
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_the_condition_of_a_bad_value(name: str) -> None:
-    """Where the expression leaves its range, with the last good value; nothing is guessed."""
+    """The condition says where the expression leaves its range, with the last good value, without guessing."""
     text, bad, allowed, dtype, told = CONDITIONS[name]
     found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
     assert (found.text if found else "") == (f"the expression {told}" if told else "")
@@ -121,6 +121,6 @@ STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
 def test_an_expression_is_accused_of_what_is_its_own(
     text: str, dtype: str, value: int, made_here: str, why: str
 ) -> None:
-    """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
+    """The expression's own limits, an inclusive end, or a size of the model. A far larger value is the input's."""
     found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
     assert why in found and bool(found) == bool(why)

@@ -1,4 +1,4 @@
-"""The origin of a bad value joined to the diagnosis: action, suspects, intervention, whole diagnoses."""
+"""The origin of a bad value in a diagnosis: observation, suspects, intervention, whole diagnoses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MADE_GOOD = {
 def test_what_makes_the_offending_elements_good(
     found: Origin, held: Tensor | None, code: str, changes: int
 ) -> None:
-    """The nearest good value for them alone: whatever is not behind the fault stays as it is."""
+    """Only elements behind the fault get the nearest good value. Others stay."""
     made = made_good(found, LEAVES, lambda _: held)
     assert (made.after_code if made is not None else "") == code
     assert (len(made.changes) if made is not None else 0) == changes
@@ -100,7 +100,7 @@ ACOS = Operation(
 
 
 def guard(key: str) -> Intervention:
-    """The guard of that operation, as if its kernel were made."""
+    """Return the guard of that operation, as if its kernel were made."""
     return Intervention(
         key,
         Kind.KERNEL,
@@ -112,7 +112,7 @@ def guard(key: str) -> Intervention:
 
 
 def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage) -> None:
-    """Where one line has that operation once; what was run is the fix in words, too."""
+    """If one line has the operation once, that line is guarded. The fix in words is what ran, too."""
     case = package_case(zoo("ranker"))
     case.origin = origin(operation=ACOS, explanation="acos(-1.0000001) is nan, outside -1..1")
     case.origin_changes = [guard("launch:2:guard-acos")]
@@ -132,7 +132,7 @@ def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage)
 
 
 def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPackage) -> None:
-    """The advice is as before the trial, with what the guard did to other elements."""
+    """The advice stays, with what the guard did to other elements."""
     case = package_case(zoo("ranker"))
     case.origin, change = origin(operation=ACOS), guard("guard")
     case.origin_changes = [change]
@@ -145,7 +145,7 @@ def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPacka
 
 
 def test_an_index_that_a_table_of_the_package_holds_is_not_the_callers(zoo: ZooPackage) -> None:
-    """The table is named, with the element that selects it."""
+    """The table is named, with the element that selects from it."""
     case = package_case(zoo("ranker"))
     held = OffendingElement(kind="constant", label="remap", index=[7], value="-1")
     chosen = element(7, 0, 3).model_copy(update={"kind": "selector"})
@@ -157,7 +157,7 @@ def test_an_index_that_a_table_of_the_package_holds_is_not_the_callers(zoo: ZooP
 
 @thorough
 def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
-    """Every layer makes the check: they are candidates only, until the origin names the launch."""
+    """Every layer has the check. Its launches are candidates, until the origin names one."""
     package = build("layers")
     case = failing(package_case(package), index_text(package))
     several = list(detect(case))
@@ -173,7 +173,7 @@ def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
 
 @pytest.mark.slow
 def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
-    """Through a sort and a gather to the launch, its expression, one element, and the change."""
+    """Through a sort and a gather, the index leads to its launch, expression, element and change."""
     found = of_call(tmp_path, build("carried"), "bad")
     assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
     assert found.guilty is not None and found.guilty.launch_index == 2
@@ -184,7 +184,7 @@ def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
 
 @thorough
 def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> None:
-    """The kernel is the cause and its expression the fix; the element of the input shows that as well."""
+    """The kernel is the cause, and its expression the fix. The input's element shows the same."""
     found = of_call(tmp_path, build("buckets"), "bad")
     assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
     assert found.guilty is not None and found.guilty.kind == "kernel"
@@ -195,7 +195,7 @@ def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> Non
 
 @thorough
 def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
-    """The elements of the mask, and one of them opened: no other row comes out changed."""
+    """The mask's elements are named. With one of them set, no other row changes."""
     found = of_call(tmp_path, build("masked"), "bad")
     assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
     assert found.guilty is not None and found.guilty.elements[0] == "args[1][2, 0] = False"
@@ -228,7 +228,7 @@ class KnownValues(ProbedValues):
 
 
 def test_a_computed_index(tmp_path: Path) -> None:
-    """The device assertion of a Triton kernel leads to `x * 2 + 1` and to the id that is too large."""
+    """The device assertion of a Triton kernel leads to `x * 2 + 1`, and to the id that is too large."""
     view = recorded("computed_index", tmp_path)
     ids = torch.arange(12)
     ids[7] = 30
@@ -246,7 +246,7 @@ def test_a_computed_index(tmp_path: Path) -> None:
 
 
 def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
-    """The NaN of a fused kernel is the logarithm's, not the product's; it is finite above zero only."""
+    """The logarithm of a fused kernel makes the NaN, and not the product. It is finite only above zero."""
     view = recorded("logarithm", tmp_path)
     launch = next(each for each in view.wrapper.launches if "log" in each.kernel)
     tensors = {a.name: a.target or "" for a in launch.tensors}
@@ -276,7 +276,7 @@ def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), 1.0])
 def test_a_sum_of_atomic_additions(bad: float, tmp_path: Path) -> None:
-    """Two values are added up at row 5: the one that is not finite is named, none if both are finite."""
+    """Row 5 is the sum of two values. The one that is not finite is named."""
     view = recorded("scatter", tmp_path)
     launch = next(
         each for each in view.wrapper.launches if "index_put" in each.kernel and len(each.reads) > 1
