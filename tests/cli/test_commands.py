@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, help, and what the README says of them."""
+"""The command line as users meet it: real processes, help, and the README's commands."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a command line in a pipe, with a state directory of its own."""
+    """Return a function that runs a command line in a pipe, with its own state directory."""
 
     return lambda *arguments, **variables: ran([*CLI, *arguments], tmp_path, **variables)
 
 
 def test_a_command_removes_the_oldest_jobs(run: Run, tmp_path: Path) -> None:
-    """It ends with its own job, and still leaves no more jobs than are kept."""
+    """The command ends with its job, and still removes jobs beyond the limit."""
     (tmp_path / "run.log").write_text("RuntimeError: index out of bounds: 0 <= tmp4 < ks1\n")
     run("diagnose", "--log", "run.log")
     (first,) = (tmp_path / "state" / "jobs").iterdir()
@@ -59,7 +59,7 @@ def test_version(run: Run) -> None:
 
 
 def test_json_is_the_result(run: Run) -> None:
-    """--json prints one JSON object and nothing else, with control characters of the log gone."""
+    """--json prints only one JSON object, without control characters of the log."""
     done = run(
         "explain_error", "--text", "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\x1b[31m", "--json"
     )
@@ -69,9 +69,9 @@ def test_json_is_the_result(run: Run) -> None:
 
 
 def test_doctor(run: Run) -> None:
-    """doctor names each need with its purpose, and how to get what is missing; this machine can compile.
+    """doctor names each need with its purpose, and how to get what is missing.
 
-    The first line says so, also where there is no GPU.
+    The first line says that this machine can compile, even without a GPU.
     """
     done = run("doctor", "--json")
     found = json.loads(done.stdout)
@@ -83,7 +83,7 @@ def test_doctor(run: Run) -> None:
 
 
 def test_doctor_without_torch(run: Run) -> None:
-    """An interpreter without torch is the essential thing that is missing: exit 1 and the way out."""
+    """An interpreter without torch gives exit status 1, and the way out."""
     done = run("doctor", "--python", "/usr/bin/python3")
     if "none in" not in done.stdout:
         pytest.skip("the system's python has torch")
@@ -110,7 +110,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_root_help_groups_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command is in a group, with a sentence that is not cut and does not only repeat its name."""
+    """Each command is in a group, with a complete sentence that does not only repeat its name."""
     said = help_of("", capsys)
     assert re.findall(r"^(\S[^:\n]*):$", said, re.MULTILINE) == [
         *("Options", "Start here", "Look closer", "Fix and report", "Record, repeat, serve")
@@ -123,7 +123,7 @@ def test_the_root_help_groups_every_command(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_help_speaks_as_a_shell_does(operation: object, capsys: pytest.CaptureFixture[str]) -> None:
-    """It ends in examples, and names no tool with underscores or address that only an MCP client can open."""
+    """Help ends with examples, and names no tool with underscores or address for MCP clients."""
     name = getattr(operation, "name", "")
     said = help_of(name.replace("_", "-"), capsys)
     assert f"aoti-debug {name.replace('_', '-')}" in said.split("Examples:")[1]
@@ -133,7 +133,7 @@ def test_help_speaks_as_a_shell_does(operation: object, capsys: pytest.CaptureFi
 
 
 def test_doctor_says_first_what_to_do_without_torch() -> None:
-    """One line says it; torch is not reported missing a second time as unknown."""
+    """One line says it, and torch is not also reported as unknown."""
     compiler = Compiler(path="/usr/bin/g++", works=True, links_cxx_runtime="libstdc++.so.6")
     machine = Machine(
         platform="linux",
@@ -161,14 +161,14 @@ SHOWN_COMMANDS = sorted(
 
 
 def options_of(words: list[str]) -> set[str]:
-    """Options before `--`: what follows belongs to the workload."""
+    """Return the options before `--`. Words after it belong to the workload."""
     ours = words[: words.index("--")] if "--" in words else words
     return {word for word in ours if word.startswith("-")}
 
 
 @pytest.mark.parametrize("line", SHOWN_COMMANDS)
 def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command and each of its options are in the command's own help."""
+    """The command and each of its options are in its help."""
     _, name, *rest = shlex.split(line)
     assert main.run([name, "--help"]) == 0
     shown = capsys.readouterr().out
@@ -178,7 +178,7 @@ def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_readme_is_short() -> None:
-    """What it is, a picture and a command that works as pasted come in the first 20 lines of about 100."""
+    """The first 20 of about 100 lines have a description, a picture and a command that works."""
     lines = README.splitlines()
     assert len(lines) <= 112 and "OWNER" not in README.replace("<!-- mcp-name: io.github.OWNER", "")
     first = "\n".join(lines[:20])
@@ -186,7 +186,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_make_targets_exist() -> None:
-    """Every `make` target that a text names is one of the Makefile."""
+    """Every `make` target that a text names is in the Makefile."""
     texts = [*TEXTS, (ROOT / ".github" / "CONTRIBUTING.md").read_text()]
     shown = {name for text in texts for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -198,7 +198,7 @@ BLOCKS = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
 README_COMMANDS = [
     line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ aoti-debug ")
 ]
-# A server; what names a job in a different state, and kernels, weights and recordings that the demo has not.
+# A server, jobs in another state, and kernels, weights and recordings that the demo does not have.
 ENDLESS_OR_ELSEWHERE = re.compile(
     r"aoti-debug serve\b|--ray\b|--resume|cpp_fused_0|scale\.pt|\"shape\"|record"
 )
@@ -217,7 +217,7 @@ LOG = "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\n"
 
 
 def said(line: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """What a shell prints for the line, with the environment's programs on its PATH and nothing else set."""
+    """Run the line in a shell, with only the environment's programs on its PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
     surroundings = {"HOME": str(directory), "AOTI_DEBUG_STATE": str(directory / "state"), "PATH": path, **env}
     return subprocess.run(
@@ -233,7 +233,7 @@ def said(line: str, directory: Path, **env: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every file that a command below names; the model is that of the demo."""
+    """Every file that a command below names, with the model of the demo."""
     example()
     made = said(f"cd {ROOT} && {sys.executable} -m examples.demo", ROOT, AOTI_DEBUG_MADE=str(MADE))
     assert made.returncode == 0, made.stderr
@@ -263,7 +263,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def handle(directory: Path) -> str:
-    """The job of a diagnosis that was made: the README's handle stands for such a one."""
+    """The job of a real diagnosis, which replaces the README's handle."""
     found = HANDLE.search(said("aoti-debug diagnose ranker.pt2 --inputs bad.pt", directory).stdout)
     assert found
     return found[0]
@@ -271,7 +271,7 @@ def handle(directory: Path) -> str:
 
 @thorough
 def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
-    """docs/demo.svg is drawn anew from the program; numbers of generated lines differ between CPUs."""
+    """docs/demo.svg equals what is drawn again, except for line numbers, which differ between CPUs."""
     numbers = re.compile(r"(?<=kernel\.cpp:)\d+|(?<=tmp)\d+")
     assert (directory / "bad.pt").is_file()  # made by the demo
     drawn = numbers.sub("N", demo_picture.drawn(demo_picture.printed()))
@@ -288,7 +288,7 @@ def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
     ],
 )
 def test_a_command_works_as_shown(command: str, directory: Path, handle: str) -> None:
-    """A result and a documented exit code: not "wrong call" (2), and no traceback."""
+    """The command gives a result and a documented exit status, not 2 (wrong call), and no traceback."""
     for left in ("out", "results", "fault.zip"):
         path = directory / left
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

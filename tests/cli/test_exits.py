@@ -1,4 +1,4 @@
-"""Exit codes, and what is said about wrong calls. docs/cli.md has the table of the codes."""
+"""Exit codes, and errors for wrong calls. docs/cli.md has the table of codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.zoo.names import THOROUGH, nightly, thorough
 
 
 class Step(Record):
-    """What results of steps have in common, as far as the exit code looks at it."""
+    """The fields of results that determine the exit code."""
 
     outcome: str = ""
     failure: str | None = None
@@ -67,7 +67,7 @@ class Step(Record):
         (Step(outcome="changed"), Exit.FAULT),
         (Step(outcome="no_failure"), Exit.INCONCLUSIVE),
         (Step(outcome="not_applicable"), Exit.INCONCLUSIVE),
-        # reduce and bisect have the failure of the program
+        # reduce and bisect have the program's failure
         (Step(outcome="reduced", failure="crash"), Exit.FAULT),
         (Step(outcome="replayed"), Exit.OK),
         (Step(outcome="not_reduced", failure="crash"), Exit.FAULT),
@@ -77,7 +77,7 @@ class Step(Record):
     ],
 )
 def test_a_result_by_what_it_saw(result: Record, code: Exit) -> None:
-    """Failing runs, faults that a checker saw, repeats that do not all pass, and outcomes that decide."""
+    """Failing runs, faults of a checker, repeats that do not all pass, and outcomes determine the code."""
     assert exit_code(result) == code
 
 
@@ -106,7 +106,7 @@ HERE = ("--python", sys.executable)
 GOOD, BAD, PICKLED = "ranker.inputs.pt", "ranker.bad-index.pt", "pickled.pt"
 NO_TORCH = dict.fromkeys(CALLS, 2) | {"diagnose": 3, "check-devices": 3}
 UNREADABLE = dict.fromkeys(CALLS, 2) | {"diagnose": 1, "check-devices": 1, "run-deterministic": 1}
-# What reads inputs in ways of its own; the others read them as run-deterministic does.
+# These read inputs in their own ways; others read them like run-deterministic.
 REFUSING = (
     set(CALLS) - {"compile-with-flags"}
     if THOROUGH
@@ -150,7 +150,7 @@ EARLY = {
 
 
 def test_the_tables_have_every_command() -> None:
-    """The one above has all that run something, and docs/cli.md has one row for each command."""
+    """The table above has all commands that run something, and docs/cli.md has a row for each command."""
     steps = {command_name(operation.name) for operation in OPERATIONS}
     assert steps == {*CALLS, "explain-error", "inspect-package", "record", "recordings", "post-mortem"}
     text = (ROOT / "docs" / "cli.md").read_text()
@@ -161,7 +161,7 @@ def test_the_tables_have_every_command() -> None:
 
 @pytest.fixture
 def files(zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The words of `CALLS` as paths; relative ones are of the zoo."""
+    """Return the words of `CALLS` as paths. Relative paths are in the zoo."""
     monkeypatch.chdir(zoo("ranker").parent)
     monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
     return {"PACKAGE": "ranker.pt2", "EXPORTED": "ranker.exported.pt2"}
@@ -173,7 +173,7 @@ def typed(command: str, names: dict[str, str], *more: str) -> int:
 
 @pytest.mark.parametrize("command", CALLS)
 def test_a_wrong_argument(command: str, files: dict[str, str]) -> None:
-    """An option that there is not, and a file that there is not: 2."""
+    """An unknown option or a missing file gives 2."""
     assert typed(command, files, "--nope") == 2
     assert typed(command, {"PACKAGE": "none.pt2", "EXPORTED": "none.pt2"}) == 2
 
@@ -186,7 +186,7 @@ IN_TURN = [*FIRST, *nightly(*(each for each in CALLS if each not in FIRST))]
 @pytest.mark.slow
 @pytest.mark.parametrize("command", IN_TURN)
 def test_no_torch(command: str, files: dict[str, str], bare_python: Path) -> None:
-    """A single step could not run; a diagnosis, and a check of inputs, are inconclusive."""
+    """A single step cannot run. A diagnosis or a check of inputs is inconclusive."""
     inputs = () if command == "compile-with-flags" else ("-i", GOOD)
     assert typed(command, files, *inputs, "--python", str(bare_python)) == NO_TORCH[command]
 
@@ -194,7 +194,7 @@ def test_no_torch(command: str, files: dict[str, str], bare_python: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("command", IN_TURN)
 def test_an_unreadable_package(command: str, files: dict[str, str], tmp_path: Path) -> None:
-    """A package that was cut: what diagnoses or loads it finds the fault, the others cannot do their work."""
+    """Commands that diagnose or load a truncated package find the fault. Others cannot do their work."""
     cut = tmp_path / "cut.pt2"
     cut.write_bytes(Path("ranker.pt2").read_bytes()[:5000])
     inputs = () if command == "compile-with-flags" else ("-i", GOOD)
@@ -203,7 +203,7 @@ def test_an_unreadable_package(command: str, files: dict[str, str], tmp_path: Pa
 
 
 class Touch:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,7 +213,7 @@ class Touch:
 
 
 def write_pickled(path: Path, touched: Path) -> None:
-    """A file in the form of torch.save whose pickle runs a command."""
+    """Write a file in the form of torch.save whose pickle runs a command."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("pickled/data.pkl", pickle.dumps([Touch(touched)], protocol=2))
         archive.writestr("pickled/version", "3\n")
@@ -222,7 +222,7 @@ def write_pickled(path: Path, touched: Path) -> None:
 
 @pytest.fixture
 def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stacks of what opens an archive, parses a wrapper or builds a dataflow where an event loop runs."""
+    """Collect stacks of code that opens archives, parses wrappers or builds dataflows on an event loop."""
     found: list[str] = []
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,9 +254,9 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_by_the_inputs(
     inputs: str, command: str, code: int, files: dict[str, str], tmp_path: Path, on_the_loop: list[str]
 ) -> None:
-    """No fault, a fault, and pickled inputs, which are refused and never run.
+    """The inputs have no fault, a fault, or a pickle, which is refused and never run.
 
-    Whatever a command does with a package, it does in a thread.
+    A command reads packages only in threads.
     """
     path, touched = Path(inputs), tmp_path / "touched"
     if inputs == PICKLED:
@@ -288,7 +288,7 @@ def test_by_the_inputs(
 def test_other_calls(
     arguments: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
 ) -> None:
-    """Commands that run nothing answer, or cannot; NaN is a fault, and so is that of a program."""
+    """Commands that run nothing answer or fail. NaN is a fault, in a program as well."""
     if "logarithm.pt2" in arguments:
         zoo("logarithm")
     assert main.run(arguments) == code
@@ -304,7 +304,7 @@ SPECS = ("run-deterministic", "model.pt2", "-i")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with a pipe, a text, a package that is none, and jobs of all kinds."""
+    """A directory with a pipe, a text, a broken package, and jobs of all kinds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
     os.mkfifo(tmp_path / "pipe.log")
@@ -373,12 +373,12 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], tuple[str, ...]]] = [
     (["diagnose", "--resume", "DEEP"], {}, ("not a diagnosis that can be taken up again",)),
     (["diagnose", "--resume", "RUNNING"], {}, ("the job still runs",)),
     (["diagnose", "--resume", "RUN", "--log", "x"], {}, ("--resume",)),
-    # what is named is no file, no program, no place
+    # names that are not a file, a program or a folder
     (["explain-error", "--log", "x.py/y"], {}, ("log cannot be reached",)),
     (["run-deterministic", "x.py", "--cwd", LONG], {}, ("cwd cannot be reached",)),
     (["diagnose", "."], {}, ("a folder is not a workload",)),
     (["diagnose", "./plain.txt"], {}, ("not executable",)),
-    # values that nothing can have
+    # impossible values
     ([*SPECS, '[{"shape": [2], "dtype": "uint8", "low": -1}]'], {}, ("expected: 0 to 255",)),
     (["sweep", "bomb.yaml", "--out", "out"], {}, ("stands for more than",)),
     (["sweep", "deep.yaml", "--out", "out"], {}, ("the cases cannot be read",)),
@@ -404,7 +404,7 @@ def test_a_wrong_call_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit code 2, nothing on standard output, on standard error what is wrong and no stack."""
+    """Exit code 2, nothing on standard output, and on standard error what is wrong, without a stack."""
     ids = json.loads((folder / "ids.json").read_text())
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -448,7 +448,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("inspect_package"), RESULT, "missing argument 'package'"),
     (tool("inspect_package", package="x.py", offset=-1), RESULT, "argument 'offset'"),
     (tool("compile_with_flags", exported="x.py", flags={"A": None}), RESULT, "argument 'flags"),
-    # what does not go together
+    # arguments that exclude each other
     (tool("diagnose"), RESULT, "no workload given"),
     (tool("diagnose", script="x.py", package="broken.pt2"), RESULT, "more than one workload given"),
     (tool("diagnose", script="x.py", inputs="x.py"), RESULT, "does not apply to this script"),
@@ -471,7 +471,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("explain_error", log="/dev/zero"), RESULT, "`log` is a device, not a file"),
     (tool("diagnose", log="/proc/self/environ"), RESULT, "the log is a file under /proc or /sys"),
     (tool("inspect_package", package="broken.pt2"), RESULT, "broken.pt2"),
-    # values that nothing can have
+    # impossible values
     (
         tool("run_deterministic", script="x.py", env={"": "1"}),
         RESULT,
@@ -499,7 +499,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
 
 @pytest.fixture(scope="module")
 def speaker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
-    """A server in a directory with a script, a pipe, and a file that is no package."""
+    """A server in a directory with a script, a pipe, and a broken package."""
     folder = tmp_path_factory.mktemp("folder")
     (folder / "x.py").write_text("")
     (folder / "broken.pt2").write_bytes(b"PK\3\4 cut")
@@ -512,7 +512,7 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
 def test_a_bad_input_is_answered(
     speaker: Speaker, asked: tuple[str, dict[str, Any]], code: int, words: str
 ) -> None:
-    """At once, with its code and what is wrong, in a few lines without a stack; then the server goes on."""
+    """The answer comes at once, with the code and what is wrong, in a few lines, and the server continues."""
     number = speaker.ask(*asked)
     while (heard := speaker.hear()).get("id") != number:
         pass
@@ -528,7 +528,7 @@ def test_a_bad_input_is_answered(
 
 
 def test_many_requests_at_once(tmp_path: Path) -> None:
-    """Sent without waiting, as an agent with many threads may: each has its own answer, and none is lost."""
+    """Each of many requests, sent without waiting, gets its own answer."""
     with serving(tmp_path) as speaker:
         asked = [speaker.ask(("ping", "tools/list", "resources/list")[n % 3]) for n in range(200)]
         answers = [speaker.hear() for _ in asked]
@@ -550,7 +550,7 @@ WRONG_SURROUNDINGS = {
 
 @pytest.mark.parametrize("name", WRONG_SURROUNDINGS)
 def test_surroundings_that_do_not_work_are_named(name: str, tmp_path: Path) -> None:
-    """What is wrong is said in one line, and it is not called a defect of this program."""
+    """One line says what is wrong, and it is not called a defect of this program."""
     script, said = WRONG_SURROUNDINGS[name]
     shell = ["bash", "-c", script.replace("$A", shlex.join(CLI))]
     ended = ran(shell, tmp_path)

@@ -1,4 +1,4 @@
-"""A diagnosis that was stopped or had a budget says what it knows, and goes on where it was."""
+"""A diagnosis that was stopped, or ran out of budget, says what it knows, and continues where it was."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.zoo.names import THOROUGH, thorough
 
 
 def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
-    """The result so far comes with the handle, now and from the disk, and with the call that goes on."""
+    """The partial result comes with the handle, now and from the disk, and with the call that continues."""
     known = Verdict(outcome="inconclusive", summary="the run failed; its cause is not known yet")
 
     async def work(job: Job) -> Verdict:
@@ -59,7 +59,7 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
 
 
 def context_of(job: Path, **more: object) -> Context:
-    """A turn of the job in that directory, with what earlier turns kept."""
+    """Make a context of a job's directory, with the steps that earlier runs kept."""
     job.mkdir(exist_ok=True)
     return Context(directory=job, python=Path(sys.executable), kept=StepCache.read(job), **more)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def diagnosed(context: Context, workload: Workload, budget_s: float = 120) -> Ve
 
 
 def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
-    """What a diagnosis knows that is cancelled when `step` begins."""
+    """Return what a diagnosis knows that is cancelled when `step` begins."""
     known: list[Record] = []
 
     async def work() -> None:
@@ -96,7 +96,7 @@ def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
 @pytest.mark.usefixtures("no_shared_processes")
 @pytest.mark.parametrize("budget_s", [5, 20] if THOROUGH else [5])
 def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
-    """A program that takes longer is ended in time; that it was is said, and nobody is accused of hanging."""
+    """A program that takes longer is ended in time. The verdict says so, and accuses nobody of hanging."""
     script = tmp_path / "slow.py"
     script.write_text("import time\ntime.sleep(600)\n")
     began = time.monotonic()
@@ -118,7 +118,7 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
 def test_a_program_that_still_builds_is_slow_and_does_not_hang(
     file: str, doing: str, budget_s: float, tmp_path: Path
 ) -> None:
-    """An import or export that uses the processor gets the budget once more; then what it did is said."""
+    """An import or export that uses the processor gets the budget a second time. Then the verdict says so."""
     endless = "while True: sum(range(10000))\n"
     script, other = tmp_path / "slow.py", tmp_path / file
     script.write_text(
@@ -137,7 +137,7 @@ def test_a_program_that_still_builds_is_slow_and_does_not_hang(
 
 @pytest.mark.slow
 def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that waits for twice the budget gets its verdict; the wait is in the cost."""
+    """A program that waits for twice the budget gets its verdict. The wait is in the cost."""
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path)
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
@@ -163,7 +163,7 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
     wall_s = time.monotonic() - began
     cost = found[0].cost
     assert cost.runs == 1 and "budget" not in found[0].summary
-    # The cost is in whole milliseconds: rounding can make it longer than what this test measured.
+    # The cost is in whole milliseconds, so rounding can make it longer than what this test measured.
     assert 5 < cost.waited_s <= cost.wall_s <= wall_s + 0.001 < cost.waited_s + 60
     assert "waiting for GPU 0, in use by diagnose job_0000000a" in messages
     assert found[0].next_steps, "nothing names the cause, so that something has to be done next"
@@ -171,7 +171,7 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The failure was seen, its cause was not: no more is claimed, and where it stopped is reported."""
+    """The failure was seen, but not its cause. No more is claimed, and the verdict says where it stopped."""
     found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
     assert found.confidence != "proven" and found.cost.runs == 1
     assert found.decisions[-1] == "stopped during look_at_indices"
@@ -179,7 +179,7 @@ def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path)
 
 @thorough
 def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
-    """After a stop the verdict is the same as without one, and the run that was made is not repeated."""
+    """A resumed diagnosis gives the same verdict, and does not repeat the run."""
     job = tmp_path / "job"
     stopped_at("index-values", context_of(job), bad_index(zoo))
     found = diagnosed(context_of(job), bad_index(zoo))
@@ -192,7 +192,7 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
 
 @thorough
 def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The same path with another content is asked anew: what was seen before says nothing of it."""
+    """Another content at the same path is examined again."""
     inputs = tmp_path / "batch.pt"
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=inputs)

@@ -1,4 +1,4 @@
-"""Streams and disks that are full, closed or read by nobody."""
+"""Streams and disks that are full, closed or not read."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ EXPLAIN = [*CLI, "explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks
 
 
 def shell(tmp_path: Path, redirection: str, command: list[str] = EXPLAIN) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command whose streams are redirected."""
+    """Return exit status, output and errors of a command with redirected streams."""
     done = ran(["sh", "-c", f'exec "$@" {redirection}', "sh", *command], tmp_path)
     return done.returncode, done.stdout, done.stderr
 
 
 def limited(kilobytes: int) -> list[str]:
-    """Precedes a command that may write no file larger than this."""
+    """Return the words before a command that may write no file larger than this."""
     return ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash"]
 
 
@@ -49,13 +49,13 @@ def limited(kilobytes: int) -> list[str]:
     ],
 )
 def test_an_output_that_takes_nothing(tmp_path: Path, redirection: str, said: str) -> None:
-    """A result that reaches nobody is a failure (2) that is said, and not exit code 1: a fault."""
+    """A result that nobody receives is a failure with a message (2), and not a fault (1)."""
     code, _, err = shell(tmp_path, redirection)
     assert (code, err.startswith(said), "Traceback" in err) == (2, True, False)
 
 
 def test_a_step_that_takes_long_is_reported_while_it_runs(tmp_path: Path) -> None:
-    """Every eight seconds a line says what still runs, with the time."""
+    """Every eight seconds, a line says what is still running, and since when."""
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(10)\n")
     _, _, err = shell(tmp_path, "", [*CLI, "diagnose", "slow.py"])
     assert re.search(r"^\[\d+\.\d s\] step 1: .*slow.py.*, still running", err, re.MULTILINE)
@@ -63,7 +63,7 @@ def test_a_step_that_takes_long_is_reported_while_it_runs(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("option", ["--help", *nightly("--version")])
 def test_help_on_a_full_disk(tmp_path: Path, option: str) -> None:
-    """The same for what our own code does not print."""
+    """Output that our own code does not print fails in the same way."""
     code, _, err = shell(tmp_path, "> /dev/full", [*CLI, option])
     assert (code, err) == (2, "error: it could not be done: the disk is full\n")
 
@@ -76,7 +76,7 @@ def test_errors_that_reach_nobody(tmp_path: Path, redirection: str) -> None:
 
 
 def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
-    """Where no job can be stored, neither there nor in the temporary directory, that is what is said."""
+    """If no job can be stored, not even in the temporary directory, the error says so."""
     done = ran([*limited(0), *EXPLAIN], tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 2 and "cannot store a job" in done.stderr
     assert "Traceback" not in done.stderr
@@ -84,7 +84,7 @@ def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGHUP, signal.SIGTERM)])
 def test_a_signal_leaves_what_is_known(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C, SIGTERM and SIGHUP end a diagnosis alike: verdict, how to go on, 128 + n, no process."""
+    """Ctrl-C, SIGTERM and SIGHUP end a diagnosis with verdict, way to resume, 128 + n, and no process."""
     script = tmp_path / "slow.py"
     script.write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)")
     argv = [*CLI, "diagnose", "slow.py"]
@@ -126,7 +126,7 @@ WRITES = (
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_errors_that_nobody_reads_hold_nobody_up(kind: str) -> None:
-    """A megabyte to a pipe and to a socket that are never read: the process goes on and ends."""
+    """A process that writes a megabyte to a pipe or socket that nobody reads continues and ends."""
     ours, theirs = (end.detach() for end in socket.socketpair()) if kind == "socket" else os.pipe()
     try:
         done = subprocess.run(
@@ -140,7 +140,7 @@ def test_errors_that_nobody_reads_hold_nobody_up(kind: str) -> None:
 
 
 def test_what_was_dropped_is_counted() -> None:
-    """The first line that gets through again says how much is missing before it."""
+    """The first line that gets through says how much is missing before it."""
     taken: list[bytes] = []
     open_now = False
 
@@ -168,14 +168,14 @@ Typed = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
-    """With the parameter "alone" no other directory for temporary files can be written."""
+    """A small disk. With the parameter "alone", no other temporary directory can be written."""
     with small_disk(tmp_path / "disk", alone=getattr(request, "param", "") == "alone") as disk:
         yield disk
 
 
 @pytest.fixture
 def typed(disk: SmallDisk, tmp_path: Path) -> Typed:
-    """Runs a command line with the state directory on the small disk, and the temporary one as said."""
+    """Return a function that runs a command line with its state on the small disk."""
 
     def typed(*arguments: str, temporary: Path = disk.path) -> subprocess.CompletedProcess[str]:
         variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(temporary)}
@@ -185,14 +185,14 @@ def typed(disk: SmallDisk, tmp_path: Path) -> Typed:
 
 
 def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
-    """Exit status 2, nothing on standard output, and a few lines that say why."""
+    """Check for exit status 2, no standard output, and a few lines that say why."""
     assert (done.returncode, done.stdout) == (2, ""), done
     assert words in done.stderr and "Traceback" not in done.stderr and len(done.stderr) < 1_000, done.stderr
 
 
 @pytest.mark.parametrize("command", ["run-deterministic", *nightly("diagnose")])
 def test_output_that_the_disk_did_not_take(tmp_path: Path, command: str) -> None:
-    """4 MB of output where no file may exceed 1 MiB: the reason and the remedy are in the result."""
+    """If no file may exceed 1 MiB, 4 MB of output are cut, and the result has the reason and remedy."""
     (tmp_path / "flood.py").write_text(FLOOD)
     done = ran([*limited(1024), *CLI, command, "flood.py", "--json"], tmp_path)
     assert done.returncode in (1, 3), done.stderr
@@ -204,7 +204,7 @@ def test_output_that_the_disk_did_not_take(tmp_path: Path, command: str) -> None
 
 @thorough
 def test_a_capture_on_a_disk_that_fills(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
-    """The program runs to its own end, though nothing of it can be kept; the disk is named, no stack."""
+    """The program runs to its end although nothing can be kept. The full disk is named, without a stack."""
     done_file = tmp_path / "done"
     (tmp_path / "flood.py").write_text(FLOOD.replace("sys.exit(3)", f"open({str(done_file)!r}, 'w').close()"))
     done = typed("diagnose", str(tmp_path / "flood.py"), "--json")
@@ -226,7 +226,7 @@ def test_a_capture_on_a_disk_that_fills(disk: SmallDisk, typed: Typed, tmp_path:
 def test_no_job_fits_on_a_full_disk(
     disk: SmallDisk, typed: Typed, tmp_path: Path, arguments: list[str]
 ) -> None:
-    """Where the temporary directory is full too, the command says so; no part of a job is left."""
+    """If the temporary directory is full too, the command says so, and leaves no part of a job."""
     (tmp_path / "x.py").write_text("")
     disk.fill()
     script = str(tmp_path / "x.py")
@@ -236,7 +236,7 @@ def test_no_job_fits_on_a_full_disk(
 
 
 def test_the_temporary_directory_stands_in(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
-    """With room elsewhere the command does its work there, and says so."""
+    """With room in the temporary directory, the command works there, and says so."""
     disk.fill()
     done = typed("explain-error", "--text", "boom", temporary=tmp_path)
     assert done.returncode == 3 and "boom" in done.stdout, done
@@ -247,7 +247,7 @@ def test_the_temporary_directory_stands_in(disk: SmallDisk, typed: Typed, tmp_pa
 def test_a_report_or_bundle_that_finds_no_room(
     disk: SmallDisk, typed: Typed, tmp_path: Path, command: str, name: str
 ) -> None:
-    """It is refused, nothing half-written is left, the verdict stays, and once there is room it works."""
+    """It is refused without leaving an incomplete file. The verdict stays, and with room it works."""
     verdict = tmp_path / "verdict.json"
     verdict.write_text(Verdict(outcome="no_fault", summary="Nothing is wrong.").model_dump_json())
     before = verdict.read_bytes()
@@ -267,7 +267,7 @@ def test_a_report_or_bundle_that_finds_no_room(
 def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
     disk: SmallDisk, typed: Typed, tmp_path: Path
 ) -> None:
-    """What it was asked and what it had found stay, and it can be resumed once there is room."""
+    """Its request and result stay, and it can be resumed once there is room."""
     (tmp_path / "x.py").write_text("raise RuntimeError('boom')\n")
     store = Store(disk.seen / "state")
     job = store.create("diagnose")
@@ -286,7 +286,7 @@ def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
 
 @pytest.mark.parametrize("disk", ["alone"], indirect=True)
 def test_the_server_goes_on_when_the_disk_is_full(disk: SmallDisk, tmp_path: Path) -> None:
-    """A call is answered with an error that names the disk; when there is room again, the next call works."""
+    """A call is answered with an error that names the disk. Once there is room, calls work again."""
     call = {"name": "explain_error", "arguments": {"text": "boom"}}
     variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(disk.path)}
     with serving(tmp_path, within=disk.command(ROOT), variables=variables) as speaker:
@@ -305,7 +305,7 @@ def test_the_server_goes_on_when_the_disk_is_full(disk: SmallDisk, tmp_path: Pat
         said = answers[1]["content"][0]["text"]
         assert "cannot store a job: the disk is full" in said and "AOTI_DEBUG_STATE" in said
         assert "Traceback" not in said
-        # The first job's result is still there.
+        # The first job's result still exists.
         number = speaker.ask("resources/read", {"uri": "aoti-debug://jobs"})
         while (heard := speaker.hear()).get("id") != number:
             pass

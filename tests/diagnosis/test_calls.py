@@ -73,7 +73,7 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
 
 
 def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: ZooPackage) -> None:
-    """If an operator of the exported program raises for the size, its line is shown instead of a wider Dim."""
+    """If an operator of the exported program raises for the size, its line is shown, and not a wider Dim."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6))))
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.fix is not None and "export again with a range that includes 65" in found.fix.text
@@ -138,7 +138,7 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
 
 
 def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: ZooPackage) -> None:
-    """All outputs of the failing call were computed from bytes of another dtype, which excuses only a cast."""
+    """All outputs of the failing call were computed from bytes of another dtype. This excuses only a cast."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="float64")))
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.intervention is not None and found.intervention.keeps_values

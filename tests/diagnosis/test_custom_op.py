@@ -114,7 +114,7 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
 
 @pytest.mark.parametrize("effect", [Effect.GONE, Effect.NOT_APPLICABLE])
 def test_memory_that_an_operator_keeps(effect: Effect) -> None:
-    """The memory is a cause only if copies remove the failure. The fix copies the value on its return line."""
+    """The memory is a cause only if copies remove the failure. The fix copies the value where it returns."""
     line = {"file": "ops.py", "line": 9, "code": "return _tables[key]"}
     case = DiagnosisState(None)
     case.operators = worker_run(
@@ -169,7 +169,7 @@ OWN_CHECK = "ValueError: books do not balance"
 
 
 def wide(directory: Path, text: str, *, rows: int | None = None) -> DiagnosisState:
-    """Make the recorded call of a kernel with a 32-bit index, of 66,000 or `rows` rows, that printed `text`."""
+    """Make the recorded call of a kernel with a 32-bit index, of 66,000 rows or `rows`. It printed `text`."""
     case = DiagnosisState(None)
     view = view_of(FAULTS / "int32_overflow", directory)
     case.parsed, case.package = view, view.package

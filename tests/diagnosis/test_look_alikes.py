@@ -42,7 +42,7 @@ def masked(package: Path, **output: int) -> DiagnosisState:
 
 
 def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo: ZooPackage) -> None:
-    """Alone it is harmless. With NaN in the outputs, or a program that failed because of it, it is a fault."""
+    """Alone it is harmless. With NaN in the outputs, or if the program fails because of it, it is a fault."""
     alone, with_nan, refused = (masked(zoo("logarithm"), inf=9, nan=n) for n in (0, 1, 0))
     refused.runs["script"] = run("script", "ValueError: not finite")
     for case, fault in ((alone, False), (with_nan, True), (refused, True)):

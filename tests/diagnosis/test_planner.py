@@ -107,7 +107,7 @@ def gain(case: DiagnosisState) -> float:
 
 
 def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:
-    """Without a call that shows an illegal access (lost inputs, a graph), the program runs without the hook."""
+    """If an illegal access cannot be shown by a call (lost inputs, a graph), the program runs by itself."""
     lost = {**KEPT, "file": None, "notice": "TooLarge", "outcome": "unfinished"}
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), ILLEGAL)) > 0
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), "ValueError: mine")) == 0

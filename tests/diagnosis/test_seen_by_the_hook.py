@@ -114,7 +114,7 @@ def test_an_input_that_was_written_through_an_output(compared: tuple[int, ...], 
 
 @pytest.mark.parametrize(("act", "events", "found"), [("written", 1, 1), ("written", 2, 0), ("given", 1, 1)])
 def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> None:
-    """Written between the calls, or filled by two threads. A program that refills its buffer is not suspect."""
+    """Written between the calls, or filled by two threads. A program that refills its buffer is normal."""
     case = aliasing("ok")
     told = {"storage": "input", "act": act, "interval": "calls", "earlier": 1}
     calls = [*case.calls, phase(7, load=1, thread=1, outcome="ok", stack=[LINE])]

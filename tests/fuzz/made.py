@@ -1,4 +1,4 @@
-"""Where the fuzzer begins for readers without small recordings: files of the real forms, made here."""
+"""Makes first inputs for the fuzzer of readers without small recordings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ cases:
 
 
 def packages() -> Iterator[bytes]:
-    """Archives with a recorded wrapper each and no library; stored, so that a changed byte changes it."""
+    """Yield archives with a recorded wrapper and no library. They are stored, so that changed bytes count."""
     for wrapper in sorted(WRAPPERS.glob("*.cpp")):
         if wrapper.stat().st_size < LARGEST:
             yield _archive(wrapper.read_bytes())
@@ -79,7 +79,7 @@ def _archive(wrapper: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("m/archive_format", "pt2")
-        archive.writestr("m/version", "3\n")  # which torch asks for first
+        archive.writestr("m/version", "3\n")  # torch reads it first
         archive.writestr("m/data/aotinductor/model/a.wrapper.cpp", wrapper)
         archive.writestr("m/data/aotinductor/model/a_metadata.json", METADATA)
         archive.writestr("m/data/aotinductor/model/kernel_information.json", b"{}")
@@ -87,7 +87,7 @@ def _archive(wrapper: bytes) -> bytes:
 
 
 def damaged(archive: bytes, dice: random.Random) -> bytes:
-    """The archive with one to three changes, most of them in what says where its members are."""
+    """Return the archive with one to three changes, mostly to the locations of its members."""
     data = bytearray(archive)
     headers = [
         found.start() for found in re.finditer(rb"PK[\x01\x03\x05\x06\x07][\x02\x04\x06\x07\x08]", archive)
@@ -107,7 +107,7 @@ def damaged(archive: bytes, dice: random.Random) -> bytes:
             case 4:
                 other = dice.choice(headers)
                 data[at : at + 22] = data[other : other + 22]
-            case _:  # a locator of a directory of 64 bits, which one reader may follow and another may not
+            case _:  # a locator of a 64-bit directory, which only some readers follow
                 end = data.rfind(b"PK\x05\x06")
                 place = dice.choice((0, dice.choice(headers), len(data)))
                 data[end:end] = struct.pack("<4sLQL", b"PK\x06\x07", 0, place, 1)
@@ -115,19 +115,19 @@ def damaged(archive: bytes, dice: random.Random) -> bytes:
 
 
 def journals() -> Iterator[bytes]:
-    """What instrumented packages wrote."""
+    """Yield the journals of instrumented packages."""
     for journal in sorted(JOURNALS.iterdir()):
         yield journal.read_bytes()[:LARGEST]
 
 
 def programs() -> Iterator[bytes]:
-    """Exported programs of the zoo, as far as the tests have built it."""
+    """Yield the exported programs of the zoo that tests have built."""
     for program in sorted((MADE / "zoo").glob("*.exported.pt2")):
         yield program.read_bytes()
 
 
 def libraries() -> Iterator[bytes]:
-    """A small shared library, with and without what a debugger reads."""
+    """Yield a small shared library, with and without debug information."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "a.cpp"
         source.write_text(SOURCE)
@@ -143,7 +143,7 @@ SLOT = 4096  # bytes of a ring
 def call(
     sequence: int, at: int, *, end: int = 9, code: int = 0, payload: bytes = b"\1" * 16, thread: int = 7
 ) -> bytes:
-    """One record with an int64 input of two elements, kept whole."""
+    """Return a record with an int64 input of two elements, kept completely."""
     inputs = struct.pack("<BBhhhIIQQ2q", 1, 1, 4, 0, 0, 0, 96 + 48, 1, len(payload), 2, 1)
     check = (sequence * 2654435761 & 0xFFFFFFFF) ^ at
     head = struct.pack(
@@ -172,7 +172,7 @@ VERSION = (ring.MAGIC, ring.VERSION)
 
 
 def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
-    """A ring with one slot and one model."""
+    """Return a ring with one slot and one model."""
     head = struct.pack("<8sIIIIQQQIIII", *VERSION, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
     slots = struct.pack("<IIQQ40x", 7, 1, 0, newest) + b"\0" * (63 * 64)
     models = struct.pack("<512s64sI60x", b"/tmp/model.so", b"ab12", 0)
@@ -180,4 +180,4 @@ def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
     return (head + slots + models).ljust(ring.HEADER_BYTES, b"\0") + body.ljust(SLOT, b"\0")
 
 
-CRASH = struct.pack("<II", 0xA0710CE2, 2) + bytes(200)  # an entry of a crash file, and what follows it
+CRASH = struct.pack("<II", 0xA0710CE2, 2) + bytes(200)  # an entry of a crash file, and what follows

@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of the readers: `python -m tests.fuzz.run TARGET [--seconds 600]`; needs atheris.
 
-With `all` every target runs in a process of its own, one after another. It begins from recordings and files
-made for the purpose, and from `more`. An input that a reader does not tolerate ends the run and is kept in
-`finds.jsonl` as hexadecimal text, where a test reads it from then on; cut it down by hand. Numbers of
-thousands of digits in the place of each real one, which no fuzzer reaches, are a test of their own.
+With `all`, each target runs in its own process, one after another. Inputs start from recordings, files made
+for this, and `more`. An input that a reader does not tolerate ends the run and is added to `finds.jsonl` as
+hexadecimal text, which a test reads: shorten it by hand. Another test uses numbers of thousands of digits,
+which a fuzzer does not reach.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST = 200_000
 
 
 def fuzz(name: str, seconds: int, more: list[Path]) -> NoReturn:
-    """Until the time is over, or until a find; libFuzzer ends the process."""
+    """Fuzz until the time is over or an input is found. libFuzzer ends the process."""
     target = TARGETS[name]
 
     def one(data: bytes) -> None:
@@ -47,7 +47,7 @@ def fuzz(name: str, seconds: int, more: list[Path]) -> NoReturn:
 
 
 def keep(name: str, data: bytes) -> None:
-    """A find, named by its content; in hexadecimal, as no binary file belongs into a skill's folder."""
+    """Keep an input, named by its content, in hexadecimal, because a skill's folder has no binary files."""
     find = {"target": name, "name": hashlib.sha256(data).hexdigest()[:16], "hex": data.hex()}
     with FINDS.open("a") as kept:
         kept.write(json.dumps(find) + "\n")

@@ -1,4 +1,4 @@
-"""Everything that reads bytes from outside, as functions of bytes, with what each may refuse them with."""
+"""All readers of bytes from outside, as functions of bytes, with the exceptions that each may raise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FINDS = Path(__file__).with_name("finds.jsonl")
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of bytes. `seeds` are patterns below `tests/recordings`; `made` are files made for it."""
+    """A reader of bytes. `seeds` are patterns below `tests/recordings`; `made` yields files made for it."""
 
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...] = ()
@@ -55,7 +55,7 @@ class Target:
     made: Callable[[], Iterable[bytes]] = tuple
 
     def tolerates(self, data: bytes) -> None:
-        """Raises what the reader must not raise."""
+        """Raise what the reader must not raise."""
         try:
             self.read(data)
         except self.refusals:
@@ -81,7 +81,7 @@ def _of_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], obj
 
 
 def _child_output(data: bytes) -> object:
-    """What a child printed, without escapes and control characters."""
+    """Return a child's output, without escapes and control characters."""
     text = clean(data.decode("utf-8", "replace"))
     assert not any(ord(char) < 32 and char not in "\t\n" for char in text)
     return text
@@ -93,7 +93,7 @@ def _package(path: Path) -> object:
 
 
 def _wrapper(data: bytes) -> object:
-    """Everything that is asked of a wrapper and of its kernels, in sizes that no machine has."""
+    """Read a wrapper and its kernels in all ways, with sizes that no machine has."""
     wrapper = read_wrapper(_text(data))
     flow, lines = Dataflow(wrapper.run), wrapper.text.count("\n") + 1
     for launch in wrapper.launches:
@@ -156,7 +156,7 @@ TARGETS: dict[str, Target] = {
 }
 
 
-# torch's reader of archives. The loader of packages uses the same library, miniz, and checks no more.
+# torch's reader of archives. The loader of packages uses the same library, miniz, with the same checks.
 _READ_BY_TORCH = """
 import json, sys, torch
 for line in sys.stdin:
@@ -170,14 +170,14 @@ for line in sys.stdin:
 
 
 class Readings:
-    """What three readers say about an archive: ours, `zipfile`, and torch's in a child that may die."""
+    """Three readers of an archive: ours, `zipfile`, and torch's in a child that may die."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "model.pt2"
         self._child: subprocess.Popen[str] | None = None
 
     def disagreement(self, data: bytes) -> str:
-        """The other members that another reader sees in an archive which we let through. Empty for none."""
+        """Return what another reader sees differently in an archive that we accept. Empty if nothing."""
         self._path.write_bytes(data)
         try:
             refuse_unsafe(self._path)
@@ -193,7 +193,7 @@ class Readings:
         return f"torch sees {seen}, and we see {below}" if seen is not None and seen != below else ""
 
     def _read_by_torch(self) -> dict[str, int] | None:
-        """None where it refuses the archive, or dies."""
+        """Return the members. None if torch rejects the archive, or dies."""
         if self._child is None or self._child.poll() is not None:
             argv = [sys.executable, "-c", _READ_BY_TORCH]
             self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -211,7 +211,7 @@ class Readings:
 
 
 def seeds(target: Target) -> Iterator[bytes]:
-    """Real output to begin from, at most 100 KB each."""
+    """Yield real output to start from, at most 100 KB each."""
     for pattern in target.seeds:
         for path in sorted(RECORDED.glob(pattern)):
             if path.is_file():

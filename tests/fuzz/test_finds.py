@@ -1,4 +1,4 @@
-"""Inputs that once broke a reader, and every reader on what is no text at all."""
+"""Inputs that once broke a reader, and hostile or damaged inputs for every reader."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ HOSTILE = (b"", b"\0", b"\xff" * 100, b"[" * 5000, b"(" * 5000 + b")" * 5000, b"
 
 @pytest.mark.parametrize("find", KEPT, ids=[f"{find['target']}-{find['name']}" for find in KEPT])
 def test_finds_stay_corrected(find: dict[str, str]) -> None:
-    """What a fuzzer found once is read, or refused in words."""
+    """An input that a fuzzer found is read, or rejected with a message."""
     TARGETS[find["target"]].tolerates(bytes.fromhex(find["hex"]))
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes(name: str) -> None:
-    """Nothing, zeros, deep nesting and endless numbers are tolerated by every reader."""
+    """Every reader tolerates nothing, zeros, deep nesting and endless numbers."""
     for data in HOSTILE:
         TARGETS[name].tolerates(data)
 
 
 @pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.seeds])
 def test_cut_recordings(name: str) -> None:
-    """Real output that ends anywhere is tolerated."""
+    """Every reader tolerates real output that ends anywhere."""
     for data in list(seeds(TARGETS[name]))[:3]:
         for end in range(0, min(len(data), 20_000), 997):
             TARGETS[name].tolerates(data[:end])
 
 
-LARGE = ("wrapper", "recording")  # whose smallest file is large
+LARGE = ("wrapper", "recording")  # their smallest file is large
 PIECES = (
     *(b"(", b")", b"{", b"}", b'"', b"'", b"/*", b"*/", b'R"('),
     *(b",", b"\n", b"\\", b"=", b"0", b"-"),
@@ -46,7 +46,7 @@ PIECES = (
 
 
 def changed(data: bytes, dice: random.Random) -> bytes:
-    """Pieces put in, and stretches doubled or taken out, in one to four places."""
+    """Insert pieces, or double or remove ranges, in one to four places."""
     for _ in range(dice.randint(1, 4)):
         at = dice.randrange(len(data) + 1)
         data = data[:at] + dice.choice((*PIECES, data[at : at + 40] * 2)) + data[at + dice.randrange(30) :]
@@ -55,7 +55,7 @@ def changed(data: bytes, dice: random.Random) -> bytes:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_recordings(name: str) -> None:
-    """Real output with bytes that are lost, doubled or changed is tolerated."""
+    """Every reader tolerates real output with lost, doubled or changed bytes."""
     dice = random.Random(31)
     whole = [data for data in list(seeds(TARGETS[name]))[:20] if len(data) < 20_000 or name in LARGE]
     for _ in range(1000 if THOROUGH else 30):
@@ -66,7 +66,7 @@ def test_damaged_recordings(name: str) -> None:
 @pytest.mark.parametrize("name", ["wrapper", "inputs", "commands", "journal", "capture", "treespec", "sweep"])
 @pytest.mark.parametrize("digits", [b"9" * 5000, b"9" * 12], ids=["unreadable", "huge"])
 def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:
-    """Numbers that `int` refuses, or that would make a tuple of terabytes, in the place of each real one."""
+    """Each number is replaced by one that `int` rejects, or that would need terabytes."""
     for data in list(seeds(TARGETS[name]))[:5]:
         for place in (rb"\d+", rb"(?<=\[)\d+", rb"(?<=[ (=:{,])\d+"):
             TARGETS[name].tolerates(re.sub(place, digits, data[:9000]))
@@ -74,7 +74,7 @@ def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:
 
 @pytest.mark.slow
 def test_what_we_let_through_has_one_reading(tmp_path: Path) -> None:
-    """Of damaged archives, those that we do not refuse have the same members for zipfile and for torch."""
+    """Damaged archives that we accept have the same members for zipfile and torch."""
     dice = random.Random(31)
     whole = [package for package in packages() if len(package) < 20_000][:4]
     readings = Readings(tmp_path)

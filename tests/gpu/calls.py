@@ -1,4 +1,4 @@
-"""The calls that the tests judge: every tool, on CUDA workloads that fail or don't."""
+"""The calls that the tests judge: every tool, on failing and healthy CUDA workloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_MANY = TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0", low=0, high
 
 
 async def _printed(context: Context, zoo: CudaZoo) -> Any:
-    """Compile with the value printer, run, and explain what it printed: PyTorch's own procedure."""
+    """Compile with the value printer, run, and explain its output: PyTorch's own procedure."""
     program = zoo.exported("logarithm", "bad-nan")
     compiled = await asked("compile_with_flags", context, program, flags={PRINTER: 2})
     assert compiled.package is not None, compiled.failure
@@ -30,7 +30,7 @@ async def _printed(context: Context, zoo: CudaZoo) -> Any:
 
 
 def compared(name: str, tool: str = "compare_with_eager") -> Call:
-    """A healthy package beside its own program."""
+    """Compare a healthy package with its program."""
     return lambda context, zoo: asked(
         tool, context, zoo.call(name, "inputs"), exported=zoo.exported(name, "inputs").exported
     )
@@ -44,7 +44,7 @@ def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
     return lambda context, zoo: diagnose(context, zoo.call(name, inputs), budget_s=150)
 
 
-# In the order in which the tests want them; the long ones first within their kind.
+# In the order in which the tests need them, the long ones of each kind first.
 CALLS: dict[str, Call] = {
     "compile-with-printer": _printed,
     "check-wrong-dtype": of("check_devices", "ranker", "bad-dtype"),

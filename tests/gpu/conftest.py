@@ -1,7 +1,7 @@
-"""Fixtures of the GPU tests. The tools' calls run side by side, so that a session takes a few minutes.
+"""Fixtures of the GPU tests. Tools run in parallel, so that a session takes a few minutes.
 
 AOTI_DEBUG_CUDA_ZOO names a directory for the compiled packages, kept between sessions.
-AOTI_DEBUG_GPU_RECORD names a directory that gets every tool's result as JSON, and its log.
+AOTI_DEBUG_GPU_RECORD names a directory for every tool's result as JSON, and its log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Answers = Mapping[str, "Future[Any]"]
 
 @pytest.fixture(scope="session")
 def cuda_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A compiler that links libstdc++ dynamically, jobs that share the GPU, caches of this session."""
+    """A compiler that links libstdc++ dynamically, jobs that share the GPU, and caches of this session."""
     asked = [sys.executable, "-W", "ignore", "-c", HAS_CUDA]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
         pytest.skip("no torch with a CUDA device")
@@ -51,7 +51,7 @@ def cuda_zoo(cuda_environment: None, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def answers(cuda_zoo: CudaZoo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    """All calls by name, started; `result()` waits for one."""
+    """All calls by name, started. `result()` waits for one."""
     from tests.gpu.calls import CALLS
 
     def answer(name: str) -> Record:
@@ -66,7 +66,7 @@ def answers(cuda_zoo: CudaZoo, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _record(name: str, result: Record, directory: Path) -> None:
-    """Keep a result, and the output of every child that it cost."""
+    """Keep a result, and the output of all its children."""
     asked = os.environ.get("AOTI_DEBUG_GPU_RECORD")
     if not asked:
         return

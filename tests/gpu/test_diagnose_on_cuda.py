@@ -1,4 +1,4 @@
-"""Diagnoses and interventions on CUDA workloads: category and guilty party, faults that leave no context."""
+"""Diagnoses and interventions on CUDA workloads, including faults that end the CUDA context."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INPUT_FAULTS = [
 
 @pytest.mark.parametrize(("name", "category", "position"), INPUT_FAULTS)
 def test_a_bad_input_is_guilty(answers: Answers, name: str, category: str, position: int) -> None:
-    """What is wrong with an input is put on that input, not on the kernel or library call that crashed."""
+    """A bad input is guilty, and not the kernel or library call that crashed."""
     seen = verdict(answers, name)
     assert (seen.outcome, seen.category) == ("fault", category), seen.summary
     assert seen.guilty is not None
@@ -50,7 +50,7 @@ def test_a_bad_input_is_guilty(answers: Answers, name: str, category: str, posit
 
 
 def test_an_index_of_32_bits_is_proven_by_one_of_64(answers: Answers) -> None:
-    """The address is 2**32 elements away from its tensor: the code says so, and a wider index removes it."""
+    """The address is 2**32 elements past its tensor, as the code says; a wide index removes the fault."""
     seen = verdict(answers, "bad-wide")
     assert (seen.category, seen.confidence) == ("illegal_memory_access", "proven"), seen.summary
     assert seen.guilty is not None and seen.guilty.name == "wide_kernel"
@@ -59,14 +59,14 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(answers: Answers) -> None:
 
 
 def test_a_grid_that_the_driver_refuses_is_named(answers: Answers) -> None:
-    """70,000 blocks in y: the kernel, the number and the limit."""
+    """For 70,000 blocks in y, the verdict names the kernel, the number and the limit."""
     seen = verdict(answers, "bad-tall")
     assert seen.guilty is not None and seen.guilty.name == "tall_kernel", seen.summary
     assert "70,000 blocks in y" in seen.summary and "65,535" in seen.summary
 
 
 def test_an_assertion_names_the_kernel_that_crashed(answers: Answers) -> None:
-    """Beside the guilty input: the launch that asserts, the line of its Triton code, the value."""
+    """Besides the guilty input, the verdict has the launch that asserts, its Triton line and the value."""
     seen = verdict(answers, "bad-index")
     assert seen.guilty is not None and "32" in (seen.guilty.value or "")
     assert seen.crashing is not None and seen.crashing.name == "triton_poi_fused_embedding_0"
@@ -74,7 +74,7 @@ def test_an_assertion_names_the_kernel_that_crashed(answers: Answers) -> None:
 
 
 def test_nan_is_put_on_the_kernel_that_made_it(answers: Answers) -> None:
-    """A logarithm of a negative input value: the fused kernel, and the model's line."""
+    """A logarithm of a negative value is put on the fused kernel and the model's line."""
     seen = verdict(answers, "nan")
     assert (seen.outcome, seen.category) == ("fault", "nan_or_inf"), seen.summary
     assert seen.guilty is not None and seen.guilty.kind == "kernel" and "log" in seen.guilty.name
@@ -118,7 +118,7 @@ if worst > 1e-3:
 
 
 def test_a_users_kernel_is_proven_by_its_corrected_line(cuda_context: Context, tmp_path: Path) -> None:
-    """The program passes with Triton's changed text and fails without; its file stays as it is."""
+    """The program passes with the corrected line and fails without. Its file stays."""
     script = tmp_path / "sums.py"
     script.write_text(PARTS)
     seen = anyio.run(diagnose, cuda_context, ScriptWorkload(script=script, cwd=tmp_path))
@@ -131,9 +131,9 @@ def test_a_users_kernel_is_proven_by_its_corrected_line(cuda_context: Context, t
 def test_a_user_kernel_out_of_bounds_is_named(
     answers: Answers, name: str, kernel: str, launch: int | None
 ) -> None:
-    """An access without a check in a user's Triton kernel: that kernel, and where told, that launch of it.
+    """For an unchecked access in a user's Triton kernel, the verdict names it, and its launch if known.
 
-    Where an index of the caller leaves its table, the index is what is wrong.
+    If the caller's index is outside its table, the index is at fault.
     """
     seen = verdict(answers, name)
     assert seen.outcome == "fault", seen.summary
@@ -145,7 +145,7 @@ def test_a_user_kernel_out_of_bounds_is_named(
 
 
 def test_a_static_cxx_runtime_is_the_toolchain(answers: Answers) -> None:
-    """A load that dies with SIGSEGV is put on the linked-in libstdc++, with the compiler to take instead."""
+    """A load that dies of SIGSEGV is put on the static libstdc++, with the compiler to use instead."""
     seen = verdict(answers, "static-toolchain")
     assert (seen.outcome, seen.category) == ("fault", "toolchain"), seen.summary
     assert seen.fix is not None and "CXX" in seen.fix.text
@@ -153,7 +153,7 @@ def test_a_static_cxx_runtime_is_the_toolchain(answers: Answers) -> None:
 
 @pytest.mark.parametrize("name", ["good-logarithm", "good-lookup", "good-convolved"])
 def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
-    """Good inputs are not accused, nor are convolutions, which round to TF32 in eager mode too."""
+    """Good inputs are not accused, nor are convolutions, which round to TF32 in eager mode as well."""
     seen = verdict(answers, name)
     assert (seen.outcome, seen.category) == ("no_fault", None), seen.summary
 
@@ -161,7 +161,7 @@ def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
 def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
     cuda_zoo: CudaZoo, cuda_context: Context
 ) -> None:
-    """The offending id clamped: gone; a bystander in the same trial: the same assert again."""
+    """With the offending id clamped, the failure is gone. A bystander in the same trial asserts again."""
     call = call_of_package(cuda_zoo.call("ranker", "bad-index"))
     ids = inputs.Leaf(0, "args[0]")
     changes = [inputs.whole(ids, "contiguous"), inputs.keep_in_range(ids, 0, 31)]
@@ -173,7 +173,7 @@ def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
 def test_a_triton_expression_is_replaced_and_compiled_as_inductor_did(
     cuda_zoo: CudaZoo, cuda_context: Context
 ) -> None:
-    """The logarithm of what is at least 1e-6: NaN goes, and the rows without it stay."""
+    """With the logarithm of at least 1e-6, NaN disappears and other rows stay."""
     call = call_of_package(cuda_zoo.call("logarithm", "bad-nan"))
     opened = open_package(cuda_zoo.package("logarithm"))
     kernels = read_wrapper(opened.wrapper_text, opened.kernel_text).kernels
@@ -187,7 +187,7 @@ def test_a_triton_expression_is_replaced_and_compiled_as_inductor_did(
 
 
 def test_a_triton_logarithm_is_guarded_by_launch(cuda_zoo: CudaZoo, cuda_context: Context) -> None:
-    """Its argument kept above 0: the NaN goes, and the rows without it stay."""
+    """With its argument kept above 0, NaN disappears and other rows stay."""
     call = call_of_package(cuda_zoo.call("logarithm", "bad-nan"))
     opened = open_package(cuda_zoo.package("logarithm"))
     launches = read_wrapper(opened.wrapper_text, opened.kernel_text).run.launches

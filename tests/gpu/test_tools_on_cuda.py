@@ -28,7 +28,7 @@ LOGARITHM = "h = h.sigmoid() * torch.log(scale)"
 
 
 def test_the_machine_is_told_with_its_gpu(answers: Answers) -> None:
-    """torch with CUDA, the GPU with its memory, and kernels that fit its architecture."""
+    """The machine has torch with CUDA, the GPU with its memory, and kernels for its architecture."""
     result = answers["check-wrong-dtype"].result()
     machine = result.machine
     assert machine.cuda_available and machine.torch_cuda and machine.driver_cuda and machine.triton
@@ -39,7 +39,7 @@ def test_the_machine_is_told_with_its_gpu(answers: Answers) -> None:
 
 
 def test_a_bad_index_is_stable_and_its_root_is_the_assertion(answers: Answers) -> None:
-    """Three runs fail alike, and the root is the device assertion, not the status that cuBLAS gives later."""
+    """Three runs fail in the same way. The root is the device assertion, and not cuBLAS's later status."""
     result = answers["repeat-bad-index"].result()
     assert (result.pattern, result.failing) == ("stable", 3)
     assert {run.failure.family for run in result.runs if run.failure} == {"device_assert_index"}
@@ -48,7 +48,7 @@ def test_a_bad_index_is_stable_and_its_root_is_the_assertion(answers: Answers) -
 def test_the_text_of_the_crash_leads_to_the_input(
     answers: Answers, cuda_zoo: CudaZoo, cuda_context: Context
 ) -> None:
-    """The child's real output and the package: the launch that asserts, and the input behind the index."""
+    """From real output and package, the launch that asserts and the input behind the index are named."""
     repeated = answers["repeat-bad-index"].result()
     log = repeated.runs[0].log.path
     explain = partial(asked, "explain_error", cuda_context, log=log, package=cuda_zoo.package("ranker"))
@@ -61,7 +61,7 @@ def test_the_text_of_the_crash_leads_to_the_input(
 
 
 def test_the_first_nan_is_put_on_its_launch(answers: Answers) -> None:
-    """The fused kernel with the logarithm wrote it, from good inputs; its line in the model is told."""
+    """The fused kernel with the logarithm wrote NaN from good inputs. Its line in the model is named."""
     result = answers["dump-nan"].result()
     assert result.returned and result.first_bad is not None
     bad = result.first_bad
@@ -77,7 +77,7 @@ def test_the_printer_sees_the_same_nan(answers: Answers) -> None:
 
 
 def test_synchronous_tracing_stops_at_the_launch_that_faults(answers: Answers) -> None:
-    """Three launches share one kernel; only the third reads out of bounds, and it is named."""
+    """Three launches share one kernel. Only the third reads out of bounds, and it is named."""
     result = answers["trace-shift"].result()
     assert result.how == "fault" and result.last is not None and result.last.state == "fault"
     shifts = [row.launch for row in result.launches if row.kernel == "shift_kernel_0"]
@@ -87,7 +87,7 @@ def test_synchronous_tracing_stops_at_the_launch_that_faults(answers: Answers) -
 
 @pytest.mark.parametrize("name", ["logarithm", "ranker"])
 def test_a_healthy_package_agrees_with_eager(answers: Answers, name: str) -> None:
-    """Split products, padded weights and fused kernels are no departures."""
+    """Split products, padded weights and fused kernels do not diverge."""
     result = answers[f"compare-{name}"].result()
     assert result.outcome == "agrees" and result.kind is None, result.summary
     assert (result.deterministic, result.reads_unset) == (True, False)
@@ -95,9 +95,9 @@ def test_a_healthy_package_agrees_with_eager(answers: Answers, name: str) -> Non
 
 
 def test_products_in_tf32_are_told_from_errors(answers: Answers) -> None:
-    """Compiled with TF32 and compared with full float32: it departs, as much as TF32 explains.
+    """Compiled with TF32, the package diverges from full float32 as much as TF32 explains.
 
-    The first product cannot be judged where the autotuner fused its tanh into the second.
+    The first product cannot be judged if the autotuner fused its tanh into the second.
     """
     result = answers["compare-tf32"].result()
     assert (result.outcome, result.kind) == ("differs", "tf32"), result.summary
@@ -107,13 +107,13 @@ def test_products_in_tf32_are_told_from_errors(answers: Answers) -> None:
 
 @pytest.fixture
 def own_leases(tmp_path: Path, cuda_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of this test alone, though the other tests share the GPU."""
+    """Leases of this test alone, although other tests share the GPU."""
     monkeypatch.setenv("AOTI_DEBUG_SHARE_GPUS", "0")
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
 
 
 def test_the_gpus_of_this_machine_have_one_name_each(cuda_environment: None) -> None:
-    """What `nvidia-smi` lists is read: by index and by UUID each GPU is one lease."""
+    """Each GPU that `nvidia-smi` lists is one lease, by index and by UUID."""
     asked = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split("\n")
     gpus = [line.split(", ") for line in listed if line]
@@ -124,7 +124,7 @@ def test_the_gpus_of_this_machine_have_one_name_each(cuda_environment: None) -> 
 
 
 def test_a_call_waits_for_its_gpu(own_leases: None, cuda_zoo: CudaZoo, tmp_path: Path) -> None:
-    """A call waits while another job has the GPU, and then comes back."""
+    """A call waits while another job has the GPU, and then returns."""
     told: list[str] = []
     context = Context(tmp_path / "job", Path(sys.executable), progress=told.append)
     workload = cuda_zoo.call("ranker", "inputs")
@@ -175,7 +175,7 @@ if how == "bad":
 
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
-    """A folder in memory: CUDA pins no memory of a file on a disk (seen on an H100, driver of CUDA 13.0)."""
+    """A folder in memory: CUDA pins no memory of files on disk (seen on an H100, driver of CUDA 13.0)."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -183,7 +183,7 @@ def in_memory() -> Iterator[Path]:
 def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
     cuda_zoo: CudaZoo, tmp_path: Path, in_memory: Path
 ) -> None:
-    """The host died; the index that was out of its bound is named, from what the stream had copied before."""
+    """The host died. The bad index is found in what the stream had copied before."""
     call = cuda_zoo.call("ranker", "bad-index")
     recorded, kept = tmp_path / "recorded.pt2", in_memory
     answered("record", call.package, "--out", recorded, "--directory", kept)
@@ -201,7 +201,7 @@ def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
 def test_a_call_takes_as_long_as_without_the_recorder(
     cuda_zoo: CudaZoo, tmp_path: Path, in_memory: Path
 ) -> None:
-    """Medians of 300 calls, process by process: within a tenth in one of three rounds."""
+    """Medians of 300 calls, process by process, are within a tenth in one of three rounds."""
     call = cuda_zoo.call("ranker", "inputs")
     recorded = tmp_path / "recorded.pt2"
     answered("record", call.package, "--out", recorded, "--directory", in_memory)

@@ -1,4 +1,4 @@
-"""CUDA packages of the zoo, compiled side by side, and one whose library links libstdc++ statically."""
+"""CUDA packages of the zoo, compiled in parallel, and one whose library links libstdc++ statically."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class CudaZoo:
         return self.directory / f"{name}.{kind}.pt"
 
     def call(self, name: str, inputs: str | list[TensorSpec]) -> PackageWorkload:
-        """The package with a kind of inputs (`inputs` are good ones, `bad-index` and so on are not)."""
+        """Return the package with inputs of one kind (`inputs` are good, `bad-index` and others are not)."""
         given = self.inputs(name, inputs) if isinstance(inputs, str) else inputs
         return PackageWorkload(package=self.package(name), inputs=given, timeout_s=60)
 
     def exported(self, name: str, inputs: str) -> ExportedWorkload:
-        """The exported program behind the package, compiled with the zoo's cache."""
+        """Return the package's exported program, compiled with the zoo's cache."""
         return ExportedWorkload(
             exported=self.directory / f"{name}.exported.pt2",
             inputs=self.inputs(name, inputs),
@@ -48,13 +48,13 @@ class CudaZoo:
         )
 
     def static_call(self) -> PackageWorkload:
-        """Good inputs for a package that was compiled with a static libstdc++."""
+        """Return good inputs for a package compiled with a static libstdc++."""
         package = self.directory / STATIC / "ranker.pt2"
         return PackageWorkload(package=package, inputs=self.inputs("ranker", "inputs"), timeout_s=60)
 
 
 def make(directory: Path) -> CudaZoo:
-    """The packages that the tools are tried on."""
+    """Make the packages for the tests of tools."""
     (directory / STATIC).mkdir(parents=True, exist_ok=True)
     wanted = [(name, directory, "") for name in NAMES]
     make_tf32(directory)
@@ -62,7 +62,7 @@ def make(directory: Path) -> CudaZoo:
 
 
 def make_tf32(directory: Path) -> None:
-    """The packages whose products use TF32."""
+    """Make the packages whose products use TF32."""
     if not (directory / f"{TF32}.pt2").exists():
         argv = [sys.executable, "-W", "ignore", "-m", "tests.gpu.tf32_model", str(directory)]
         done = subprocess.run(
@@ -72,7 +72,7 @@ def make_tf32(directory: Path) -> None:
 
 
 def _make(directory: Path, wanted: Sequence[tuple[str, Path, str]]) -> CudaZoo:
-    """Compile what is not there yet; each compile has a cache of its own, so that none waits for another."""
+    """Compile missing packages. Each compile has its own cache, so that none waits for another."""
     missing = [one for one in wanted if not (one[1] / f"{one[0]}.pt2").exists()]
     with ThreadPoolExecutor(len(missing) or 1) as pool:
         list(pool.map(lambda one: _compile(*one), missing))
@@ -80,7 +80,7 @@ def _make(directory: Path, wanted: Sequence[tuple[str, Path, str]]) -> CudaZoo:
 
 
 def _compile(name: str, directory: Path, compiler: str) -> None:
-    """Inductor's cache does not know the linker behind a script: a compiler of our own gets its own cache."""
+    """Inductor's cache does not know the linker behind a script, so our own compiler gets its own cache."""
     env = torch_environment()
     if compiler:
         env.update(CXX=compiler, TORCHINDUCTOR_CACHE_DIR=str(directory / "cache"))
@@ -90,9 +90,9 @@ def _compile(name: str, directory: Path, compiler: str) -> None:
 
 
 def static_compiler(directory: Path) -> str:
-    """A script that is g++ with a static C++ runtime, as some toolchains are by default."""
+    """Write a script that is g++ with a static C++ runtime, as some toolchains are by default."""
     script = directory / "static-g++"
-    # Only links get the option: with it g++ would link a precompiled header too.
+    # Only links get the option: with it, g++ would also link a precompiled header.
     script.write_text(
         f'#!/bin/sh\ncase " $* " in *" -shared "*) set -- "$@" -static-libstdc++ ;; esac\n'
         f'exec {plain_compiler()} "$@"\n'
@@ -102,5 +102,5 @@ def static_compiler(directory: Path) -> str:
 
 
 def plain_compiler() -> str:
-    """The distribution's g++, which links libstdc++ dynamically."""
+    """Return the distribution's g++, which links libstdc++ dynamically."""
     return COMPILER if Path(COMPILER).exists() else shutil.which("g++") or os.environ.get("CXX", "g++")

@@ -14,7 +14,7 @@ from tests.worker.support import context_in
 
 
 def the_call(package: Path, inputs: Path, **more: object) -> TriedCall:
-    """The call of a package with the inputs of a file."""
+    """Return the call of a package with the inputs of a file."""
     expect = more.pop("expect", None)
     assert expect is None or isinstance(expect, Path)
     workload = PackageWorkload(package=package, inputs=inputs, **more)  # type: ignore[arg-type]
@@ -22,10 +22,10 @@ def the_call(package: Path, inputs: Path, **more: object) -> TriedCall:
 
 
 def offered(trial: Trial) -> bool:
-    """Whether the failure went with the change, which harmed nothing else: then it is printed as the fix."""
+    """Whether the failure disappeared with the change and nothing else was harmed: then it is the fix."""
     return trial.effect is Effect.GONE and trial.proves and not trial.side_effects
 
 
 def tried(directory: Path, call: TriedCall, interventions: Sequence[Intervention]) -> list[Trial]:
-    """Each intervention on the call."""
+    """Try each intervention on the call."""
     return served(try_interventions, context_in(directory), call, interventions)

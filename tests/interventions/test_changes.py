@@ -1,4 +1,4 @@
-"""Changes of inputs: how they are written and read again, and which single elements they touch."""
+"""Changes of inputs: their text form, and which elements they change."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def changed(tensor: torch.Tensor, **change: Any) -> torch.Tensor:
     ],
 )
 def test_only_the_chosen_elements_change(choice: dict[str, object], places: list[int]) -> None:
-    """By place, row, condition or step, and by all that is named at once."""
+    """Elements are chosen by place, row, condition or step, or by several of these."""
     before = torch.arange(6).view(2, 3)
     after = changed(before, value=77, **choice)
     assert (after.view(-1) == 77).nonzero().view(-1).tolist() == places
@@ -82,7 +82,7 @@ TABLE = torch.arange(6).view(2, 3)
     ],
 )
 def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
-    """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
+    """Integers stay integers if a limit is missing, and a transposed tensor stays transposed."""
     made = changed(before, **change)
     torch.testing.assert_close(made, torch.tensor(after), equal_nan=True, check_stride=False)
     assert made.stride() == before.stride() or made.shape != before.shape
@@ -102,7 +102,7 @@ def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after
     ],
 )
 def test_what_the_input_does_not_have_is_refused(change: dict[str, object]) -> None:
-    """Places, conditions and values that do not fit."""
+    """A place, condition or value that does not fit is rejected."""
     with pytest.raises(Refused):
         changed(torch.arange(6).view(2, 3), **change)
 
@@ -155,7 +155,7 @@ OTHERS = st.sampled_from(
 
 
 def test_an_input_takes_the_values_of_another_call(tmp_path: Path) -> None:
-    """Those of the chosen tensor in the other call's file, in the layout of the input."""
+    """The values are the chosen tensor's of the other call's file, in the input's layout."""
     file = saved(tmp_path, "earlier.pt", (torch.zeros(3), torch.ones(2, 3)))
     found = changed(torch.zeros(3, 2).t(), change="take", size=1, file=str(file))
     assert found.tolist() == [[1.0] * 3] * 2 and found.stride() == (1, 2)
@@ -165,7 +165,7 @@ def test_an_input_takes_the_values_of_another_call(tmp_path: Path) -> None:
 
 @given(ELEMENTS | OTHERS)
 def test_what_is_spelled_is_read_again(change: Change) -> None:
-    """Reading the text of any change gives that change."""
+    """Reading the text of any change gives the same change."""
     assert read_change(spell(change, "args[1]"), lambda name: {"args[1]": 1}[name]) == change
 
 
@@ -190,7 +190,7 @@ SIZE = 24
 
 
 class Call:
-    """Fails as long as one of the `needed` elements of its two inputs still has its original value, 0."""
+    """Fails while one of the `needed` elements of its two inputs has its original value, 0."""
 
     def __init__(self, needed: set[int]) -> None:
         self.needed = needed
@@ -210,7 +210,7 @@ def search(call: Call, size: int = SIZE) -> intervene.Search:
 @settings(max_examples=few(60), deadline=None)
 @given(st.sets(st.integers(0, 2 * SIZE - 1), min_size=1, max_size=4))
 def test_exactly_the_needed_elements_are_found(needed: set[int]) -> None:
-    """Of two inputs that are changed everywhere, each needed element is named by input and flat place."""
+    """Both inputs are changed completely. Each needed element is named by input and flat position."""
     call = Call(needed)
     found = search(call)
     places = found.run()
@@ -228,14 +228,14 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def command(package: Path, given: str, *words: str) -> tuple[int, dict[str, Any]]:
-    """Exit status and result of the command."""
+    """Return exit status and result of the command."""
     done = run("try-fix", package, "--inputs", package.with_name(given), *words, "--json")
     assert done.stdout, done.stderr[-2000:]
     return done.returncode, json.loads(done.stdout)
 
 
 def test_a_clamp_says_which_element_was_enough_and_what_else_it_changes(masked: Path) -> None:
-    """One of 30 ids is outside the table; a clamp that changes others too is harmful."""
+    """One of 30 ids is outside the table. A clamp that also changes others is harmful."""
     status, right = command(masked, "masked.index.pt", "--change", "args[0]: clamp 0 11")
     assert status == 0 and right["outcome"] == "fixed" and right["outputs"][0]["innocent"] == 0
     assert right["enough"]["needed"] == 1
@@ -247,7 +247,7 @@ def test_a_clamp_says_which_element_was_enough_and_what_else_it_changes(masked: 
 
 
 def test_the_command_that_is_printed_does_the_same_again(masked: Path) -> None:
-    """Two words after --replace, and quotes where the shell needs them."""
+    """The command has two words after --replace, and quotes where the shell needs them."""
     kernel = json.loads(run("inspect-package", masked, "--launch", "0", "--json").stdout)
     name = next(fact["kernel"] for fact in kernel["facts"] if fact["kind_of_fact"] == "launch")
     words = ("--kernel", name, "--replace", "-std::numeric_limits<float>::infinity()", "-1e30f")
@@ -257,7 +257,7 @@ def test_the_command_that_is_printed_does_the_same_again(masked: Path) -> None:
 
 
 def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path: Path) -> None:
-    """The package reads float64 as float32 without a word: only an expectation shows that, and the cast."""
+    """The package reads float64 as float32 without an error. Only an expectation and the cast show that."""
     x = torch.load(masked.with_name("masked.inputs.pt"), weights_only=True)
     right = tmp_path / "right.pt"
     sys.path.insert(0, str(ROOT))
@@ -287,7 +287,7 @@ def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path
 def test_a_change_that_cannot_be_made_is_an_error(
     masked: Path, tmp_path: Path, words: list[str], what: str
 ) -> None:
-    """Exit status 2 and what is allowed; nothing of the user's is touched."""
+    """Exit status 2, with what is allowed. No file of the user is changed."""
     weights, before = saved(tmp_path, "weights.pt", {"tabel.weight": torch.zeros(2)}), masked.read_bytes()
     asked = [word.format(weights=weights) for word in words]
     done = run("try-fix", masked, "--inputs", masked.with_name("masked.nan.pt"), *asked)

@@ -1,4 +1,4 @@
-"""Changes of a generated kernel: its text, its binary, and calls of a real package without its source."""
+"""Changes of a generated kernel: its text, its binary, and calls of real packages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def kernel(source: str = CPP, kind: Any = "cpp") -> Kernel:
     ],
 )
 def test_what_is_no_pure_expression_is_refused(old: str, new: str, what: str) -> None:
-    """The error says what is wrong, and where the text stands."""
+    """The error says what is wrong, and in which line."""
     with pytest.raises(ProblemError) as refused:
         replaced_once(kernel(), old, new)
     assert what in str(refused.value)
@@ -88,7 +88,7 @@ IMPURE = ("tl.store(out_ptr0, 0)", "tl.atomic_add(out_ptr0, 1)", "open('x')", "(
 
 @pytest.mark.parametrize("new", ["tl.maximum(tmp0, 0.0)", "-1e30", "tmp0.to(tl.float32)", *IMPURE])
 def test_a_triton_expression_is_read_as_python(new: str) -> None:
-    """Functions of tl that only compute are fine; stores, atomics and other modules are not."""
+    """Functions of tl that only compute are accepted. Stores, atomics and other modules are not."""
     if new not in IMPURE:
         assert new in replaced_once(kernel(TRITON, "triton"), 'float("-inf")', new)
     else:
@@ -100,7 +100,7 @@ MINUS_INFINITY = "-std::numeric_limits<float>::infinity()"
 
 
 def replaced(directory: Path, package: Path, new: str, kernel: str = "") -> Intervention:
-    """Minus infinity replaced in a kernel, which is the first one."""
+    """Replace minus infinity in a kernel, by default the first."""
     opened, call = open_package(package), the_call(package, package.with_name("masked.nan.pt"))
     name = kernel or next(iter(read_wrapper(opened.wrapper_text, opened.kernel_text).kernels))
     return served(edit_kernel, context_in(directory), call, name, MINUS_INFINITY, new)
@@ -115,9 +115,9 @@ def relaunched(directory: Path, package: Path, given: str, how: str, launch: int
 def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(
     masked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By text or by launch; zero in place of the mask has side effects; the package stays as it was.
+    """By text or by launch. Zero in place of the mask has side effects. The package is not changed.
 
-    A library that calls the kernel directly gets another wrapper, which gives the same outputs.
+    A library that calls the kernel directly gets another wrapper, with the same outputs.
     """
     before = hashlib.sha256(masked.read_bytes()).hexdigest()
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(
 def test_a_bounds_guard_lets_the_call_pass_and_changes_the_offending_row_only(
     masked: Path, tmp_path: Path
 ) -> None:
-    """Held against calls in which nothing but the offending id is replaced."""
+    """The guard equals calls in which only the offending id is replaced."""
     call = the_call(masked, masked.with_name("masked.index.pt"))
     guard = relaunched(tmp_path, masked, "masked.index.pt", "guard")
     clamp = inputs.keep_in_range(inputs.Leaf(0, "args[0]"), 0, 11)
@@ -159,7 +159,7 @@ def test_a_bounds_guard_lets_the_call_pass_and_changes_the_offending_row_only(
 
 @pytest.mark.slow
 def test_an_edit_that_does_not_compile_names_the_line(masked: Path, tmp_path: Path) -> None:
-    """The compiler's first error, with the line of the package's own kernel.cpp and its code."""
+    """The error has the compiler's first error, with its line in the package's kernel.cpp and the code."""
     with pytest.raises(ProblemError, match=r"does not compile: line \d+: .*not declared.*tmpX") as refused:
         replaced(tmp_path, masked, "tmpX")
     number = int(str(refused.value).partition("line ")[2].partition(":")[0])
@@ -181,7 +181,7 @@ extern "C" void k(const float* in_ptr0, float* out_ptr0)
     auto tmp6 = tmp5.pow(tmp0);
     tmp6.store(out_ptr0 + static_cast<int64_t>(x0));
 }"""
-# Indented, as a wrapper embeds it.
+# Indented as in a wrapper.
 OPERATIONS_TRITON = """\
     @triton.jit
     def triton_poi_fused_0(in_ptr0, out_ptr0, XBLOCK : tl.constexpr):
@@ -195,7 +195,7 @@ INFINITE = "INFINITY"
 
 
 def changed(source: str, family: str, kind: Any = "cpp") -> list[str]:
-    """The lines that a guard changed."""
+    """Return the lines that a guard changed."""
     guarded = with_domain_guarded(Kernel("k", kind, "k", (), 1, source, 40), family)
     lines = zip(source.split("\n"), guarded.split("\n"), strict=True)
     return [new.strip() for old, new in lines if old != new]
@@ -226,9 +226,9 @@ SMALLEST = "1.1754943508222875e-38"
         (OPERATIONS_CPP, "acos", [f"auto tmp4 = std::acos({ACOS});"]),
         (OPERATIONS_CPP, "log", [f"auto tmp5 = {within(f'{LOG}.log()', '-1.0', INFINITE, 'true')}.log1p();"]),
         (OPERATIONS_CPP, "pow", [f"auto tmp6 = {within('tmp5', '0.0', INFINITE, 'true')}.pow(tmp0);"]),
-        # Vector code divides by it and multiplies with it: both are guarded, so that it is that of 1.
+        # Vector code divides by it and multiplies with it. Both are guarded, for the remainder of 1.
         (REMAINDER, "div", [REMAINDER.replace("tmp3", "aoti_debug_nonzero(tmp3)")]),
-        # `tl.where` keeps a NaN as it is; the text stays a program.
+        # `tl.where` keeps a NaN, and the text stays a program.
         (OPERATIONS_TRITON, "div", ["tmp1 = (tmp0 / tl.where(tmp2 == 0, 1.0, tmp2))"]),
         (
             OPERATIONS_TRITON,
@@ -243,20 +243,20 @@ SMALLEST = "1.1754943508222875e-38"
     ],
 )
 def test_the_operand_that_decides_is_guarded(source: str, family: str, lines: list[str]) -> None:
-    """As a function, a method or an operator; the other operand and other operations stay."""
+    """It may be in a function, a method or an operator. Other operands and operations stay."""
     assert changed(source, family, "triton" if source is OPERATIONS_TRITON else "cpp") == lines
 
 
 @pytest.mark.parametrize("kind", ["cpp", "triton"])
 def test_a_kernel_without_the_operation_is_refused(kind: Any) -> None:
-    """The error lists the operations that the guard is for."""
+    """The error lists the operations of the guard."""
     with pytest.raises(ProblemError, match=r"no operation to guard.*acos, asin"):
         changed("auto tmp0 = in_ptr0[0];", "acos", kind)
 
 
 @pytest.mark.slow
 def test_a_logarithm_is_guarded_by_launch(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The row of the negative number is finite with it, the others are as before."""
+    """The row of the negative number becomes finite, and other rows stay."""
     package = zoo("logarithm")
     call = the_call(package, package.with_name("logarithm.bad-nan.pt"))
     guard = served(replace_launch, context_in(tmp_path), call, 1, "guard-log")
@@ -274,7 +274,7 @@ def test_a_logarithm_is_guarded_by_launch(zoo: ZooPackage, tmp_path: Path) -> No
     ],
 )
 def test_every_exponential_of_a_kernel_is_shifted(kind: Any, line: str, shifted: str) -> None:
-    """Vectors, single numbers and Triton; a kernel without one is refused."""
+    """Vectors, single numbers and Triton are changed. A kernel without an exponential is rejected."""
     kernel = Kernel("k", kind, "k", (), 1, f"{line}\n{line}")
     assert with_exponents_shifted(kernel, 30) == f"{shifted}\n{shifted}"
     with pytest.raises(ProblemError):

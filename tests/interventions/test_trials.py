@@ -1,4 +1,4 @@
-"""Interventions on real packages: before, with the change, before again; replays, and flaky failures."""
+"""Interventions on real packages: unchanged, changed, and unchanged again; replays, flaky failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDS = inputs.Leaf(0, "args[0]")
 
 @pytest.mark.slow
 def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The rows without NaN come out unchanged, to the last bit of their tolerance."""
+    """Rows without NaN stay the same within tolerance."""
     package = zoo("logarithm")
     scale = inputs.Leaf(1, "args[1]")
     call = the_call(package, package.with_name("logarithm.bad-nan.pt"))
@@ -47,9 +47,9 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
 
 @pytest.mark.slow
 def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage, tmp_path: Path) -> None:
-    """No such element, another environment, and a package that is none, together with one that works.
+    """A missing element, another environment and an invalid package are tried with one that works.
 
-    Another package is loaded for its own call only: the calls around it are as they were.
+    Another package is loaded only for its own call: the calls around it stay the same.
     """
     package, broken = zoo("ranker"), tmp_path / "broken.pt2"
     broken.write_bytes(b"no zip")
@@ -64,7 +64,7 @@ def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage
     assert same.effect is Effect.SAME and gone.effect is Effect.GONE
 
 
-# Fails for NaN in every second call that has any; hangs for two rows of it.
+# Fails for NaN in every second call that has any. Hangs if two rows have NaN.
 OPERATOR = """
 import itertools, os, time, torch
 turn = itertools.count()
@@ -97,7 +97,7 @@ def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
 def test_a_flaky_failure_is_made_as_often_as_chance_needs(
     bad: tuple[Path, Path, list[str]], tmp_path: Path
 ) -> None:
-    """Without the cause there are so many calls without a failure that chance is below 1 %."""
+    """Without the cause, enough calls pass that the probability of chance is below 1 %."""
     package, given, imports = bad
     call = the_call(package, given, extra_imports=imports)
     first = inputs.Leaf(0, "args[0]")
@@ -118,7 +118,7 @@ def test_a_flaky_failure_is_made_as_often_as_chance_needs(
 def test_a_change_that_hangs_or_kills_the_process_is_a_result_and_the_rest_goes_on(
     bad: tuple[Path, Path, list[str]], tmp_path: Path, end: str, ended: str
 ) -> None:
-    """An operator raises for one row of NaN, and ends otherwise for two; the rest has another process."""
+    """An operator raises for one row of NaN, and hangs or dies for two. The rest gets another process."""
     package, given, imports = bad
     always = OPERATOR.replace("rows and next(turn) % 3", "rows").replace("time.sleep(600)", end)
     Path(imports[0]).write_text(always)
@@ -133,13 +133,13 @@ def test_a_change_that_hangs_or_kills_the_process_is_a_result_and_the_rest_goes_
 
 
 def captured(package: Path, given: Path, *before: Mapping[str, object]) -> TriedCall:
-    """The request of a replay: those steps, then the call."""
+    """Return the request of a replay: the steps before, then the call."""
     steps = [*before, {"do": "call", "file": str(given), "threads": 1}]
     return TriedCall({"package": package, "steps": steps})
 
 
 def constants_of(directory: Path, constants: Mapping[str, torch.Tensor]) -> dict[str, object]:
-    """The step that updates these."""
+    """Return the step that updates these constants."""
     file = str(saved(directory, "constants.pt", constants))
     return {"do": "constants", "file": file, "how": "load_constants", "arguments": [False, False]}
 
@@ -148,7 +148,7 @@ def constants_of(directory: Path, constants: Mapping[str, torch.Tensor]) -> dict
 def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """The update omits both constants in a new load, then the one that is enough, named with its element."""
+    """A new load omits both constants of the update, then only the one that is enough, with its element."""
     package = zoo("logarithm")
     bias = torch.zeros(16).index_fill(0, torch.tensor([7]), float("nan"))
     update = constants_of(tmp_path, {"inp.bias": bias, "inp.weight": torch.zeros(16, 16)})
@@ -163,7 +163,7 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
 
 @pytest.mark.slow
 def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a call after it: 32 MB are copied over a constant of 64 bytes, unless it has its own memory."""
+    """Only the update: 32 MB are copied over a constant of 64 bytes, unless it has its own memory."""
     update = constants_of(tmp_path, {"inp.bias": torch.zeros(8 << 20)[:16]})
     call = TriedCall({"package": zoo("logarithm"), "steps": [update]})
     (trial,) = tried(tmp_path, call, [inputs.constant_own_memory(["inp.bias"])])
@@ -216,7 +216,7 @@ BOUND = raised("index out of bounds: 0 <= tmp2 < 32L", "cpu_index_assert")
     ],
 )
 def test_the_effect_is_read_from_how_the_calls_ended(before: Seen, after: Seen, effect: Effect) -> None:
-    """Gone, changed, same, or nothing that follows."""
+    """The effect is gone, changed, same, or not applicable."""
     assert effect_of(before, after)[0] is effect
 
 
@@ -229,7 +229,7 @@ def test_a_call_that_names_another_element_each_time_has_not_changed() -> None:
 
 
 def test_elements_that_were_not_at_fault_are_side_effects() -> None:
-    """Unknown where there is nothing to compare with, and where repeated calls differ by themselves."""
+    """Side effects are unknown without a comparison, and if repeated calls differ by themselves."""
     steady = good(nan=1, found=compared(0, 1, 0))
     assert not side_effects_of(good(found=compared(1, 0, 0)), steady)
     assert side_effects_of(good(found=compared(1, 0, 0, innocent=2)), steady).elements == 2
@@ -239,7 +239,7 @@ def test_elements_that_were_not_at_fault_are_side_effects() -> None:
 
 
 def test_the_chance_is_that_of_fishers_exact_test() -> None:
-    """5 failures in 10 calls, none in 10 others: 252 of 15504 ways. Without a failure nothing is known."""
+    """5 failures in 10 calls, none in 10 others: 252 of 15504 ways. Without a failure, it is 1."""
     assert chance_of(10, 5, 10) == pytest.approx(252 / 15504)
     assert chance_of(10, 5, 12) < 0.01 < chance_of(10, 5, 11)
     assert chance_of(10, 0, 90) == 1.0

@@ -1,4 +1,4 @@
-"""What the tests of the join share: recorded wrappers as packages, and recorded faults."""
+"""Recorded wrappers as packages, and recorded memory faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAMS = sorted(path.name for path in FAULTS.iterdir())
 
 
 def given_to(name: str, *, rows: int | None = None) -> Any:
-    """The inputs of a recorded run; with `rows`, as if the first had that many."""
+    """Return the inputs of a recorded run, with `rows` rows in the first if given."""
     report = FAULTS / name / "report.jsonl"
     leaves = [leaf for event in stream_events(report, events.Given) for leaf in event.leaves]
     if rows is not None:
@@ -33,7 +33,7 @@ def given_to(name: str, *, rows: int | None = None) -> Any:
 
 
 def view_of(recording: Path, directory: Path, changes: Mapping[str, str] = {}) -> PackageView:
-    """The recorded package, with `changes` of its generated code."""
+    """Return the recorded package, with `changes` to its generated code."""
     for path in recording.glob("model*"):
         shutil.copyfile(path, directory / path.name)
     text = (wrapper := directory / "model.wrapper.cpp").read_text()
@@ -52,7 +52,7 @@ def joined(
     with_values: bool = True,
     changes: Mapping[str, str] = {},
 ) -> Fault | None:
-    """The first fault of a recorded run, joined with everything that the run left."""
+    """Return the first fault of a recorded run, linked with everything that the run left."""
     recording = FAULTS / name
     view = view_of(recording, directory, changes)
     _, found = read_report(recording / "memcheck.txt", "memcheck", view)

@@ -1,4 +1,4 @@
-"""Accesses read out of kernel sources, and reductions of a user's Triton kernel."""
+"""Accesses in kernel sources, reductions of a user's Triton kernel, and memory faults linked to them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VALUES = {"n": 100, "stride": 64, "W": 16}
 
 
 def accesses(source: str, tensors: str = "x table out") -> list[SourceAccess]:
-    """What a user's kernel does, its scalars being `VALUES`."""
+    """Return the accesses of a user's kernel whose scalars are `VALUES`."""
     parameters = tuple(Parameter(name, "tensor", "read") for name in tensors.split())
     program = read_program(Kernel("k_0", "user_triton", "k", parameters, 1, source, 1))
     return [SourceAccess(each, address_of(each.place, VALUES)) for each in program.accesses]
 
 
 def first(source: str, code: str) -> SourceAccess:
-    """The first access on the first line with `code`."""
+    """Return the first access on the first line with `code`."""
     line = next(n for n, text in enumerate(source.split("\n"), 1) if code in text)
     return next(each for each in accesses(source) if each.access.line == line)
 
@@ -45,12 +45,12 @@ def first(source: str, code: str) -> SourceAccess:
     ],
 )
 def test_pointers_keep_their_base(pointer: str) -> None:
-    """Through block pointers, hints and casts, by position or by name."""
+    """The base is found through block pointers, hints and casts, by position or by name."""
     assert first(f"def k(table):\n    p = {pointer}\n    tl.load(p)\n", "tl.load(p)").parameters == ("table",)
 
 
 def test_either_pointer_of_a_choice_may_be_meant() -> None:
-    """`x if n else table`, and the same by `tl.where`."""
+    """`x if n else table` and `tl.where` give both pointers."""
     for choice in ("x if n else table", "tl.where(n > 0, x, table)"):
         source = f"def k(x, table, n):\n    p = {choice}\n    tl.load(p)\n"
         assert first(source, "tl.load(p)").parameters == ("x", "table")
@@ -144,13 +144,13 @@ TENSORS = tuple(Parameter(name, "tensor", "read") for name in ("x_ptr", "y_ptr",
 
 
 def kernel_of(source: str) -> Kernel:
-    """A user's kernel of this source."""
+    """Make a user's kernel from this source."""
     return Kernel("kernel", "user_triton", "kernel", TENSORS, 1, source, 1, ("4", "1", "1"))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_lanes_that_change_a_reduction_are_found(name: str) -> None:
-    """Each with the line of its load and of the reduction, and what the reduction would need."""
+    """Each is found with the lines of its load and reduction, and the filler that the reduction needs."""
     source, expected = WRONG[name]
     found = paddings(kernel_of(source))
     assert len(found) == len(expected)
@@ -161,13 +161,13 @@ def test_lanes_that_change_a_reduction_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_padding_is_not_accused(name: str) -> None:
-    """Neutral fillers, lanes that are masked again, and values that are not followed."""
+    """Neutral fillers, lanes that are masked again, and values that are not followed are accepted."""
     assert paddings(kernel_of(SOUND[name])) == ()
 
 
 @pytest.mark.parametrize("text", ["", "def kernel(:", "x = 1", "def other():\n    pass"])
 def test_what_cannot_be_read_is_not_accused(text: str) -> None:
-    """No function, or no Python."""
+    """A text without a function, or that is not Python, is not accused."""
     assert not paddings(kernel_of(text)) and not narrow_sums(kernel_of(text))
 
 
@@ -183,7 +183,7 @@ def truth(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recorded_fault_is_joined_as_it_was_made(name: str, tmp_path: Path) -> None:
-    """Kernel, argument and guilty party are those that the program was written with."""
+    """Kernel, argument and guilty party are those with which the program was written."""
     known, fault = truth(name), joined(name, tmp_path)
     assert (fault is not None) == known["fault"]
     if fault is None:
@@ -201,7 +201,7 @@ def test_a_recorded_fault_is_joined_as_it_was_made(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if truth(n)["fault"]])
 def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> None:
-    """A package that could not be rebuilt: no side, no distance, and the reader is told."""
+    """If the package could not be rebuilt, there is no side or distance, and the result says so."""
     fault = joined(name, tmp_path, with_journal=False)
     assert fault is not None
     assert fault.missed is None or fault.missed.bytes_outside is None
@@ -213,7 +213,7 @@ def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> Non
 def test_values_that_nobody_saw_are_not_claimed(
     name: str, row: int, seen: bool, blame: tuple[str, str], tmp_path: Path
 ) -> None:
-    """A row far outside of the table: only the ids that the launch read tell that they asked for it."""
+    """For a row far outside the table, only the ids that the launch read show that they asked for it."""
     fault = joined(name, tmp_path, with_values=seen)
     assert fault is not None and fault.missed is not None and fault.blame is not None
     assert (fault.missed.variable, fault.missed.index, fault.missed.certain) == ("table", [row, 0], True)
@@ -231,7 +231,7 @@ def test_values_that_nobody_saw_are_not_claimed(
     ],
 )
 def test_side_and_distance(name: str, side: str, outside: int | None, category: str, tmp_path: Path) -> None:
-    """As computed by hand from the recorded pointers and addresses."""
+    """Side and distance are those computed by hand from the recorded pointers and addresses."""
     fault = joined(name, tmp_path)
     assert fault is not None and fault.missed is not None and fault.blame is not None
     assert (fault.missed.side, fault.missed.bytes_outside) == (side, outside)
@@ -251,7 +251,7 @@ def test_side_and_distance(name: str, side: str, outside: int | None, category: 
 def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
     name: str, mask: str, guilty: str, tmp_path: Path
 ) -> None:
-    """An index that a user's kernel masks on one side may be anything; one that it leaves alone may not."""
+    """If a user's kernel masks one side of an index, it is at fault; if it masks none, the index is."""
     load = "tl.load(table + index * width + col"
     fault = joined(name, tmp_path, changes={f"{load})": f"{load}, {mask})"})
     assert fault is not None and fault.blame is not None
@@ -262,7 +262,7 @@ def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
 
 
 def test_a_buffer_of_another_size_blames_the_launch_that_made_it(tmp_path: Path) -> None:
-    """The wrapper expects two rows more than the buffer has: not the kernel that reads it is at fault."""
+    """The wrapper expects two more rows than the buffer has, so the kernel that reads it is not at fault."""
     sizes = "int_array_2[] = {"
     fault = joined("missing_mask", tmp_path, changes={f"{sizes}s77,": f"{sizes}s77 + 2L,"})
     assert fault is not None and fault.blame is not None
@@ -270,7 +270,7 @@ def test_a_buffer_of_another_size_blames_the_launch_that_made_it(tmp_path: Path)
 
 
 def test_uninitialised_memory_blames_who_was_to_write_it(tmp_path: Path) -> None:
-    """initcheck names the reader; the join names the kernel that left half of the buffer unwritten."""
+    """initcheck names the reader. The link names the kernel that left half of the buffer unwritten."""
     fault = joined("uninitialised", tmp_path)
     assert fault is not None and fault.blame is not None
     assert (fault.blame.kind, fault.blame.name) == ("upstream_kernel", "half_kernel")

@@ -1,4 +1,4 @@
-"""Makes packages from real ones, with members changed, and archives that no torch would write."""
+"""Makes packages from real ones by changing members, and archives that torch would not write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(target: Path, members: Members, compression: int = zipfile.ZIP_STORED)
 
 
 def changed(package: Path, target: Path, change: Callable[[Members], object]) -> Path:
-    """A copy of `package` after `change` worked on its members."""
+    """Write a copy of `package` with its members changed by `change`."""
     members = members_of(package)
     change(members)
     return write(target, members)
@@ -33,12 +33,12 @@ def name_ending(members: Members, suffix: str) -> str:
 
 
 def without(suffix: str) -> Callable[[Members], object]:
-    """A change that drops the member whose name ends so."""
+    """Return a change that drops the member with this suffix."""
     return lambda members: members.pop(name_ending(members, suffix))
 
 
 def unweighted(members: Members) -> None:
-    """A change that says of a package that its weights are not in it."""
+    """Make the wrapper say that the package has no weights."""
     name = name_ending(members, ".wrapper.cpp")
     text = members[name].replace(b"std::move(cubin_dir),\n                           true)", b"x, false)")
     assert b"x, false)" in text
@@ -46,7 +46,7 @@ def unweighted(members: Members) -> None:
 
 
 def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
-    """A change that adds a member; its name is relative to `<stem>/data/aotinductor/`."""
+    """Return a change that adds a member, whose name is relative to `<stem>/data/aotinductor/`."""
 
     def add(members: Members) -> None:
         folder = name_ending(members, ".wrapper.cpp").partition("aotinductor/")[0]
@@ -57,7 +57,7 @@ def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
 
 
 def declared(name: str, size: int, offset: int) -> zipfile.ZipInfo:
-    """A directory entry for `size` stored bytes whose local header is at `offset`."""
+    """Return a directory entry for `size` stored bytes whose local header is at `offset`."""
     info = zipfile.ZipInfo(name)
     info.file_size = info.compress_size = size
     info.header_offset, info.CRC = offset, 0
@@ -65,10 +65,10 @@ def declared(name: str, size: int, offset: int) -> zipfile.ZipInfo:
 
 
 def climbing(package: Path, target: Path, name: str = "climbed") -> tuple[Path, Path]:
-    """A copy of `package` with a member outside itself, and the file that its extraction would make.
+    """Copy `package` with a member outside itself. Return the copy, and the file that extraction would make.
 
-    The loader extracts below a directory of its own in the temporary one; more steps up than that is deep
-    end at the root, from where the name goes down to the folder of `target`.
+    The loader extracts below a temporary directory. More steps up than it has parents lead to the root, and
+    from there the name leads to the folder of `target`.
     """
     made = target.resolve().with_name(name)
     up = "/".join([".."] * 12)
@@ -81,6 +81,6 @@ def climbing(package: Path, target: Path, name: str = "climbed") -> tuple[Path, 
 
 
 def twice(members: Members) -> None:
-    """The one model again, under the name `coast`."""
+    """Add the model again, under the name `coast`."""
     again = {name.replace("/model/", "/coast/"): data for name, data in members.items()}
     members.update(again)

@@ -62,7 +62,7 @@ _REUSE = """\
 
 
 def make_wrapper(launches: int) -> str:
-    """A chain of launches, every fourth a matrix product; every other buffer takes over an older one's memory."""
+    """Return a wrapper with a chain of launches. Every fourth is a matrix product, and some buffers are reused."""
     kernels, body = [], [_fill(_ALLOCATE, 0)]
     for number in range(launches):
         name = number + 1
@@ -78,7 +78,7 @@ def make_wrapper(launches: int) -> str:
 
 
 def _fill(template: str, name: int) -> str:
-    """A template for launch `name` (1-based): it reads buf{name - 1} and writes buf{name}."""
+    """Fill the template for launch `name` (1-based), which reads buf{name - 1} and writes buf{name}."""
     marks = {"@N@": name, "@P@": name - 1, "@Q@": name - 2, "@H@": name, "@A@": name + 1}
     for mark, value in marks.items():
         template = template.replace(mark, str(value))

@@ -1,4 +1,4 @@
-"""Wrappers as read, in lines: `python -m tests.package.summaries` writes `wrappers.summary.txt` anew."""
+"""Summaries of wrappers: `python -m tests.package.summaries` writes `wrappers.summary.txt` again."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SUMMARISED = (
 
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Any:
-    """A recorded wrapper."""
+    """Read a recorded wrapper."""
     return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
 
 
 def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
-    """A recorded wrapper, with its recorded C++ kernels, as a package."""
+    """Return a recorded wrapper, with its recorded C++ kernels, as a package."""
     container = DirectoryContainer(RECORDINGS)
     wrapper, kernels = (
         next((each for each in container.members if each.name == f"{folder}/{name}.{compiled_by}.cpp"), None)
@@ -48,12 +48,12 @@ def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
 
 
 def summary(wrapper: Any) -> str:
-    """Signature, kernels, tensors, launches with roles and last writers, transfers, symbols, problems."""
+    """Describe signature, kernels, tensors, launches with roles and last writers, transfers and problems."""
     return "\n".join([*_lines(wrapper), ""])
 
 
 def _interface(text: str) -> Iterator[str]:
-    """The compiled signature and the constants."""
+    """Yield the lines for the compiled signature and the constants."""
     signature = read_signature(text)
     for item in signature.inputs:
         dims = [f"{d.size or d.expression} of {d.lower}..{d.upper}" for d in item.dims]
@@ -124,7 +124,7 @@ def read(zoo: ZooPackage, name: str) -> Any:
 
 
 def all_summaries() -> str:
-    """These wrappers as they are read today, each under a line with its name."""
+    """Return the summaries of the wrappers in `SUMMARISED`, each below a line with its name."""
     texts = ((name, (WRAPPERS / f"{name}.cpp").read_text()) for name in SUMMARISED)
     return "\n".join(f"# {name}\n{summary(read_wrapper(text))}" for name, text in texts)
 

@@ -1,4 +1,4 @@
-"""Opening packages: every layout, incomplete ones, archives built to harm, other files."""
+"""Opening packages: every layout, incomplete ones, malicious archives, other files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_real_package_is_described(zoo: ZooPackage) -> None:
     package = open_package(zoo("ranker"))
     assert (package.models, package.model_name, package.device_type) == (("model",), "model", "cpu")
     assert (package.metadata.machine, package.metadata.platform) == (os.uname().machine, "linux")
-    # head.bias has four elements: constants that small become code.
+    # head.bias has only four elements, so it is part of the code.
     names = ["table.weight", "hidden.weight", "hidden.bias", "head.weight"]
     assert [constant.fqn for constant in package.constants] == names
     table = package.constants[0]
@@ -52,7 +52,7 @@ def test_a_real_package_is_described(zoo: ZooPackage) -> None:
 
 
 def test_directories_and_libraries_read_like_the_archive(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An unpacked package, the directory of its files, its .so, and a copy that is compressed."""
+    """An unpacked package, its folder of files, its .so, and a compressed copy read like the archive."""
     expected = open_package(zoo("ranker")).inputs
     with zipfile.ZipFile(zoo("ranker")) as archive:
         archive.extractall(tmp_path)
@@ -65,7 +65,7 @@ def test_directories_and_libraries_read_like_the_archive(zoo: ZooPackage, tmp_pa
 
 
 def test_one_of_several_models_is_chosen(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Models are distinguished by folder; a name that is not there lists those that are."""
+    """Models are distinguished by folder. The error for an unknown name lists the known ones."""
     both = changed(zoo("ranker"), tmp_path / "both.pt2", twice)
     assert open_package(both).models == ("model", "coast")
     assert [open_package(both, name).model_name for name in (None, "coast")] == ["model", "coast"]
@@ -91,7 +91,7 @@ def stamp(members: Members) -> None:
 
 
 def sealed(place: int) -> Callable[[Members], object]:
-    """A change that puts a member of another folder at this place."""
+    """Return a change that puts a member of another folder at this place."""
 
     def seal(members: Members) -> None:
         all_of_them = list(members.items())
@@ -110,13 +110,13 @@ def sealed(place: int) -> Callable[[Members], object]:
         pytest.param(without(".kernel_metadata.json"), "missing_metadata", True, "", id="no kernel metadata"),
         pytest.param(without(".wrapper.json"), "missing_proxy_nodes", True, "", id="no proxy nodes"),
         pytest.param(without(".wrapper.cpp"), "missing_wrapper_source", False, "", id="no wrapper"),
-        # package_cpp_only: no .so, but compile flags.
+        # package_cpp_only: compile flags in place of a .so.
         pytest.param(sources_only, "built_at_load", False, "", id="sources only"),
-        # A cubin that loadKernel names must be in the package; the compile-time directory does not count.
+        # A cubin named by loadKernel must be in the package; its compile-time directory does not count.
         pytest.param(load_a_cubin, "missing_kernel_binary", True, "cd12.cubin", id="no cubin"),
-        # Metadata that names a device type for which neither the library nor the wrapper is.
+        # Metadata with a device type that fits neither the library nor the wrapper.
         pytest.param(stamp, "contradicted_device", True, "library is for cpu", id="another device"),
-        # As torch 2.13 loads these: only where the first two members share their folder.
+        # torch 2.13 loads a package only if its first two members share their folder.
         pytest.param(sealed(0), "mixed_folders", True, "", id="another folder first"),
         pytest.param(sealed(1), "mixed_folders", True, "", id="another folder second"),
         pytest.param(sealed(2), None, True, "", id="another folder third"),
@@ -130,7 +130,7 @@ def test_what_a_package_lacks_or_contradicts(
     fatal: bool,
     said: str,
 ) -> None:
-    """It opens, and names one defect."""
+    """The package opens, with one defect."""
     package = open_package(changed(zoo("plugin"), tmp_path / "changed.pt2", change))
     found = {defect.slug: defect for defect in package.defects}
     assert (slug in found and found[slug].fatal is fatal) if slug else found == {}
@@ -143,7 +143,7 @@ def test_what_a_package_lacks_or_contradicts(
 
 
 def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Weight files are looked up by the config; a lost one is fatal; no weights at all is a warning."""
+    """Weight files are found by the config. A lost file is fatal, no weights at all is a warning."""
     config = b'{"table.weight": ["weight_0", [32, 16], [16, 1], 0], "head.bias": ["weight_1", [4], [1], 0]}'
     lost_path = changed(zoo("ranker"), tmp_path / "lost.pt2", added("model/weights_config.json", config))
     lost = open_package(changed(lost_path, lost_path, added("../weights/weight_0", b"12345678")))
@@ -163,7 +163,7 @@ GOOD = "m/data/aotinductor/model/a.wrapper.cpp"
 
 
 def slug_of(path: Path) -> str:
-    """Why the package cannot be opened; what is unsafe to open is kept from torch's loader, too."""
+    """Return why the package cannot be opened. An unsafe one is not given to torch's loader either."""
     with pytest.raises(PackageError) as caught:
         open_package(path)
     if caught.value.slug == "unsafe_archive":
@@ -173,16 +173,16 @@ def slug_of(path: Path) -> str:
 
 
 def named(name: str) -> Callable[[Path], object]:
-    """An archive with a name that leaves the directory: a loader would write where it must not."""
+    """Write an archive with a name outside its directory, where a loader must not write."""
     return lambda path: write(path, {GOOD: b"", name: b"x"})
 
 
 def lzma(path: Path) -> None:
-    write(path, {GOOD: b"a"}, zipfile.ZIP_LZMA)  # torch stores and deflates
+    write(path, {GOOD: b"a"}, zipfile.ZIP_LZMA)  # torch only stores and deflates
 
 
 def doubled(path: Path) -> None:
-    """Two members of one name: two readers would see two different packages."""
+    """Write two members with one name, of which two readers would see different ones."""
     with zipfile.ZipFile(write(path, {GOOD: b"a"}), "a") as archive:
         archive.writestr(GOOD, b"b")
 
@@ -207,14 +207,14 @@ def encrypted(path: Path) -> None:
 
 
 def smaller_in_the_directory(path: Path) -> None:
-    """The directory entry declares fewer bytes than the member's own header."""
+    """Let the directory entry declare fewer bytes than the member's own header."""
     data = bytearray(write(path, {GOOD: bytes(8 << 20)}, zipfile.ZIP_DEFLATED).read_bytes())
     struct.pack_into("<I", data, data.rindex(b"PK\1\2") + 24, 100)
     path.write_bytes(data)
 
 
 def overlapping(path: Path) -> None:
-    """Many names for the same bytes: together they are larger than the file."""
+    """Write many names for the same bytes: together they are larger than the file."""
     with zipfile.ZipFile(write(path, {GOOD: bytes(4096)}), "a") as archive:
         archive._didModify = True  # type: ignore[attr-defined]
         archive.filelist += [declared(f"m/copy{index}", 4096, 0) for index in range(40)]
@@ -230,13 +230,13 @@ def overlapping(path: Path) -> None:
     ],
 )
 def test_unsafe_archives_are_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """Whatever may harm, or be read as two packages."""
+    """An archive that may do harm, or be read as two packages, is refused."""
     make(tmp_path / "unsafe.pt2")
     assert slug_of(tmp_path / "unsafe.pt2") == "unsafe_archive"
 
 
 def test_a_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
-    """64 MiB of zeros in 64 KiB: refused by the declared ratio, in little memory."""
+    """64 MiB of zeros in 64 KiB are refused because of the declared ratio, in little memory."""
     path = write(tmp_path / "bomb.pt2", {GOOD: bytes(64 << 20)}, zipfile.ZIP_DEFLATED)
     tracemalloc.start()
     assert slug_of(path) == "unsafe_archive"
@@ -257,7 +257,7 @@ def test_a_flipped_byte_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 def test_too_long_a_text_is_not_read(tmp_path: Path) -> None:
-    """The limit of one text member holds for what is read, not for what is declared."""
+    """The limit of a text member applies to the bytes that are read, and not to the declared size."""
     container = ZipContainer(write(tmp_path / "long.pt2", {GOOD: b"x" * 100}))
     assert read_bytes(container, GOOD, limit=100) == b"x" * 100
     with pytest.raises(PackageError) as caught:
@@ -266,7 +266,7 @@ def test_too_long_a_text_is_not_read(tmp_path: Path) -> None:
 
 
 def zip64(path: Path) -> bytearray:
-    """A good archive whose end is written in 64-bit records, too."""
+    """Write a good archive that also ends with 64-bit records."""
     data = write(path, {GOOD: b"x" * 100, "m/b": b"y"}).read_bytes()
     at = data.rindex(b"PK\5\6")
     _, _, _, here, total, length, offset, _ = struct.unpack("<4s4H2LH", data[at:])
@@ -276,7 +276,7 @@ def zip64(path: Path) -> bytearray:
 
 
 def overwritten(at: int, form: str, value: int) -> Callable[[bytearray], bytes]:
-    """What is written over, counted from the 64-bit end record, as which number, by what."""
+    """Return a change that packs `value` at `at` bytes from the 64-bit end record."""
 
     def write_over(data: bytearray) -> bytes:
         struct.pack_into(form, data, data.rindex(b"PK\6\6") + at, value)
@@ -304,9 +304,9 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_an_archive_with_two_readings_is_refused(tmp_path: Path, forgery: str) -> None:
-    """Whatever `zipfile` makes of it: another reader may take the other record, or bytes of no member.
+    """It is refused whatever `zipfile` reads: another reader may use the other record, or other bytes.
 
-    As torch writes both end records beyond 4 GiB, it is read.
+    With both end records, as torch writes them beyond 4 GiB, it is read.
     """
     path = tmp_path / "two.pt2"
     path.write_bytes(zip64(path))
@@ -324,7 +324,7 @@ LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py
 
 
 class Trap:
-    """Leaves a file behind when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -357,18 +357,18 @@ SCRIPT: Members = {"m/data.pkl": b"", "m/constants.pkl": b"", "m/code/__torch__.
         (SCRIPT, "torchscript_file", ""),
         ({"m/abc.so": b"", "m/abc.cpp": b""}, "outdated_layout", ""),  # of torch before 2.6
         ({"readme.txt": b""}, "no_model", ""),
-        # Archives of other kinds, with a library in them.
+        # Archives of other kinds with a library.
         ({"torch-2.13.0.dist-info/METADATA": b"", "torch/_C.so": b""}, "other_zip", "Python wheel"),
         ({"arr_0.npy": b"", "torch/_C.so": b""}, "other_zip", "NumPy"),
         ({"MAR-INF/MANIFEST.json": b"", "torch/_C.so": b""}, "other_zip", "TorchServe"),
         ({"META-INF/MANIFEST.MF": b"", "torch/_C.so": b""}, "other_zip", "Java"),
-        # A package that was zipped once more.
+        # A package zipped again.
         ({"scorer.pt2": b"PK", "NOTES.txt": b""}, "other_zip", "scorer.pt2"),
         ({"release/scorer.pt2": b"PK", "NOTES.txt": b""}, "other_zip", "release/scorer.pt2"),
     ],
 )
 def test_files_that_are_no_package(tmp_path: Path, content: bytes | Members, slug: str, said: str) -> None:
-    """What is mistaken for a package by its name is called what it is."""
+    """The error says what a file with a package's name really is."""
     path = tmp_path / "model.pt2"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -380,7 +380,7 @@ def test_files_that_are_no_package(tmp_path: Path, content: bytes | Members, slu
 
 
 def test_archives_of_torch(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An exported program and tensors as torch wrote them; no file, another folder, half a package."""
+    """The error names torch's programs and tensors, missing files, other folders, and partial packages."""
     package = zoo("ranker")
     assert refusal(package.with_name("ranker.exported.pt2")).slug == "torch_export_archive"
     assert refusal(package.with_name("ranker.inputs.pt")).slug == "torch_save_file"
@@ -390,12 +390,12 @@ def test_archives_of_torch(zoo: ZooPackage, tmp_path: Path) -> None:
     data = package.read_bytes()
     (tmp_path / "half.pt2").write_bytes(data[: len(data) // 2])
     assert refusal(tmp_path / "half.pt2").slug == "truncated_zip"
-    (tmp_path / "model.so").write_bytes(b"\x7fELF" + bytes(60))  # alone says nothing about inputs
+    (tmp_path / "model.so").write_bytes(b"\x7fELF" + bytes(60))  # alone, it does not describe its inputs
     assert refusal(tmp_path / "model.so").slug == "shared_library_without_wrapper"
 
 
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
-    """Opening a pipe would wait for its writer, alone or among the files of a directory."""
+    """Opening a pipe would wait for its writer, even among the files of a directory."""
     os.mkfifo(tmp_path / "pipe.pt2")
     assert refusal(tmp_path / "pipe.pt2").slug == "unreadable_file"
     assert refusal(Path("/dev/zero")).slug == "unreadable_file"
@@ -406,7 +406,7 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_pickles_are_never_unpickled(tmp_path: Path) -> None:
-    """A pickle is refused by its first bytes; what it would run does not run."""
+    """A pickle is refused by its first bytes, and nothing in it runs."""
     target = tmp_path / "ran"
     (tmp_path / "trap.pt2").write_bytes(pickle.dumps(Trap(target)))
     (tmp_path / "old.pt").write_bytes(pickle.dumps(LEGACY_MAGIC, 2) + pickle.dumps(Trap(target), 2))
@@ -416,5 +416,5 @@ def test_pickles_are_never_unpickled(tmp_path: Path) -> None:
 
 
 def test_the_capability_is_read_from_a_kernel_where_the_metadata_lack_it(tmp_path: Path) -> None:
-    """The properties of the device for which a Triton kernel was tuned."""
+    """The properties of the device for which a Triton kernel was tuned have the capability."""
     assert recorded("attention", tmp_path).package.compute_capability == "90"

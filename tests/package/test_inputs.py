@@ -1,4 +1,4 @@
-"""The compiled signature, and inputs against it: every kind of difference, and known false alarms."""
+"""The compiled signature, and inputs compared with it: every kind of difference, and false alarms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recorded(name: str) -> str:
 
 
 def with_spec(spec: str) -> str:
-    """The two-input wrapper with another input tree."""
+    """Return the two-input wrapper with another input spec."""
     text = recorded("logarithm.torch-2.11-cuda")
     old = text[text.index('in_spec_ = R"(') : text.index("    out_spec_")]
     return text.replace(old, f'in_spec_ = R"({spec})";\n')
@@ -47,7 +47,7 @@ LEAF = '{"type": null, "context": null, "children_spec": []}'
 
 
 def tree(args: str, kwargs: str = "", names: str = "[]") -> str:
-    """An input spec as `torch.utils._pytree.treespec_dumps` writes it."""
+    """Return an input spec as `torch.utils._pytree.treespec_dumps` writes it."""
     return (
         '[1, {"type": "builtins.tuple", "context": "null", "children_spec": ['
         f'{{"type": "builtins.tuple", "context": "null", "children_spec": [{args}]}}, '
@@ -69,19 +69,19 @@ FIXED = "args[1]: fixed in the code as at export; what the caller passes is igno
     [
         pytest.param(tree(FEATURES_SPEC), ["args[0]['user']", "args[0]['item']"], "", id="a dictionary"),
         pytest.param(MASK_SPEC, ["args[0]", "kwargs['mask']"], "", id="a keyword"),
-        # Of more than 16,000 characters, as several raw strings.
+        # More than 16,000 characters, in several raw strings.
         pytest.param(
             f'{MASK_SPEC[:40]})"\nR"({MASK_SPEC[40:]}', ["args[0]", "kwargs['mask']"], "", id="in pieces"
         ),
-        # More leaves than tensors and no gap in the numbers: the assignment is ambiguous.
+        # More leaves than tensors, and no gap in the numbers: the assignment is ambiguous.
         pytest.param(THREE, [None, None], "3 leaves, of which 2 are tensors", id="baked arguments"),
-        # The gap in `arg4_1, arg6_1` is the second leaf: it is fixed, and the tensors keep their names.
+        # The gap in `arg4_1, arg6_1` is the second leaf: it is fixed, and tensors keep their names.
         pytest.param(AROUND_SCALE, ["args[0]", "kwargs['scale']"], FIXED, id="a baked one in between"),
         pytest.param("", [None, None], "", id="no spec"),
     ],
 )
 def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> None:
-    """Keys of a dictionary argument and names of keyword arguments become the inputs' paths."""
+    """Keys of dictionaries and names of keyword arguments are part of the inputs' paths."""
     text = with_spec(spec)
     signature = read_signature(text.replace("arg5_1", "arg6_1") if spec == AROUND_SCALE else text)
     assert [item.path for item in signature.inputs] == paths and signature.problems == ()
@@ -92,13 +92,13 @@ def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> N
 
 
 def compiled(*dims: CompiledDim, index: int = 0, dtype: str = "float32", **more: Any) -> CompiledInput:
-    """An input of the CPU, contiguous unless its strides are given."""
+    """Return an input on the CPU, contiguous unless strides are given."""
     label, path = f"arg{index}_1", more.get("path", f"args[{index}]")
     return CompiledInput(index, label, path, dtype, dims, more.get("strides", (1,)), "cpu")
 
 
 BATCH = CompiledDim(0, None, "s0", 2, 64)
-# Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 would describe them.
+# Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 describes them.
 SIGNATURE = Signature(
     inputs=(
         compiled(BATCH, CompiledDim(1, 16), strides=(16, 1)),
@@ -120,7 +120,7 @@ def on_cuda(signature: Signature) -> Signature:
 
 
 def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
-    """The one difference of these inputs."""
+    """Return the only difference of these inputs."""
     found = compare_inputs(signature, tensors)
     assert len(found) == 1, found
     return found[0]
@@ -143,7 +143,7 @@ def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
 def test_one_difference(
     index: int, change: dict[str, object], aspect: str, category: str, expected: str, got: str
 ) -> None:
-    """Each kind of difference is found, alone, fatal, at its input, with a fix."""
+    """Each kind of difference is found at its input, alone and fatal, with a fix."""
     tensors = [replace(t, **change) if i == index else t for i, t in enumerate(GOOD)]  # type: ignore[arg-type]
     found = [m for m in compare_inputs(SIGNATURE, tensors) if m.aspect == aspect]
     assert len(found) == 1 and found[0].severity == "fatal" and found[0].fix.text
@@ -154,7 +154,7 @@ def test_one_difference(
 
 
 def test_a_wrong_count_is_told_alone_and_an_exchange_first() -> None:
-    """With a tensor too few nothing else can be compared: positions may have shifted. What fits is silent."""
+    """If a tensor is missing, nothing else is compared, because positions may have shifted."""
     assert compare_inputs(SIGNATURE, GOOD) == []
     assert compare_inputs(SIGNATURE, (replace(GOOD[0], stride=(16, 1)), *GOOD[1:])) == []
     mismatch = single(*GOOD[:2])
@@ -174,9 +174,9 @@ def batch(size: int, signature: Signature = SIGNATURE) -> list[Mismatch]:
 
 
 def test_which_bounds_are_certain() -> None:
-    """Export raises lower bounds to 2, and 4096 // k on the CPU may be the generator's: these are suspicious.
+    """Lower bounds that export raised to 2, and 4096 // k on the CPU, are only suspicious.
 
-    On CUDA every upper bound is certain, and so are others on the CPU.
+    Other upper bounds are certain, and all upper bounds on CUDA.
     """
     assert [m.severity for m in batch(1)] == ["suspicious"] * 3
     assert [m.severity for m in batch(1, on_cuda(SIGNATURE))] == ["suspicious"] * 3
@@ -191,19 +191,19 @@ def test_which_bounds_are_certain() -> None:
 
 
 def test_strides_that_the_kernels_never_step_along_are_harmless() -> None:
-    """Of a dimension of size one the run-time check refuses them; a compiled transpose is copied as such."""
+    """The run-time check refuses strides of a dimension of size 1. A compiled transpose is copied."""
     item = compiled(CompiledDim(0, 1), CompiledDim(1, 8), strides=(8, 1))
     mismatch = single(GivenTensor("float32", (1, 8), (64, 1)), signature=Signature((item,)))
     assert mismatch.severity == "suspicious" and "AOTI_RUNTIME_CHECK_INPUTS" in mismatch.sentence
     item = compiled(CompiledDim(0, 4), CompiledDim(1, 8), strides=(1, 4))
     mismatch = single(GivenTensor("float32", (4, 8)), signature=Signature((item,)))
     assert mismatch.fix.after is not None and "empty_strided([4, 8], (1, 4)" in mismatch.fix.after
-    meta = single(replace(GOOD[0], device="meta"), *GOOD[1:])  # what has no data cannot be moved
+    meta = single(replace(GOOD[0], device="meta"), *GOOD[1:])  # a tensor without data cannot be moved
     assert "empty_like" in (meta.fix.after or "")
 
 
 def test_several_devices_are_a_hint() -> None:
-    """The device index is compared by nothing; it is a hint only."""
+    """Nothing compares the device index, so it is only a hint."""
     tensors = [replace(t, device=f"cuda:{i % 2}") for i, t in enumerate(GOOD)]
     assert single(*tensors, signature=on_cuda(SIGNATURE)).aspect == "device_index"
     same = [replace(t, device="cuda:1") for t in GOOD]
@@ -216,7 +216,7 @@ def test_several_devices_are_a_hint() -> None:
 
 
 def test_a_dimension_without_a_name_has_that_of_the_exported_program(zoo: ZooPackage) -> None:
-    """Wrappers up to torch 2.12 name a symbol once; the program tells where else it stands."""
+    """Up to torch 2.12, wrappers name a symbol once. The program says where else it is used."""
     program = read_exported(zoo("logarithm").with_name("logarithm.exported.pt2"))
     (rows, columns), other = program.sizes
     assert (rows, columns) == other and columns == "16" and not rows.isdigit()
@@ -229,7 +229,7 @@ def test_a_dimension_without_a_name_has_that_of_the_exported_program(zoo: ZooPac
 
 
 def test_an_odd_size_for_an_older_torch() -> None:
-    """A size from which the symbol comes out as a fraction, though the expression is not written down."""
+    """The size makes the symbol a fraction, although the wrapper has no expression for it."""
     signature = read_signature(recorded("plugin.torch-2.9-cpu"))
     mismatch = single(GivenTensor("float32", (7, 8)), signature=signature)
     assert (mismatch.aspect, mismatch.expected) == ("relation", "a multiple of 2")
@@ -247,7 +247,7 @@ def test_an_odd_size_for_an_older_torch() -> None:
     ],
 )
 def test_a_derived_dimension_says_which_sizes_it_takes(solution: str, size: int, wanted: str) -> None:
-    """Those for which the symbol is whole, whatever the fraction of the size at hand is reduced to."""
+    """The allowed sizes make the symbol an integer, even if the given fraction can be reduced."""
     item = compiled(CompiledDim(0, None, "4*s0"))
     symbol = SymbolDefinition("s0", "arg0_1", "size", 0, solution)
     mismatch = single(GivenTensor("float32", (size,)), signature=Signature((item,), symbols=(symbol,)))
@@ -255,7 +255,7 @@ def test_a_derived_dimension_says_which_sizes_it_takes(solution: str, size: int,
 
 
 def test_reordered_keys_swap_values_silently() -> None:
-    """Another order of keys is found though every shape fits; the exported order and a flat list are fine."""
+    """Another order of keys is found even if every shape fits. The exported order and flat lists are fine."""
     signature = Signature(paths=("args[0]['user']", "args[0]['item']"))
     assert compare_structure(signature, ["args[0]['user']", "args[0]['item']"]) == []
     assert compare_structure(signature, ["args[0]", "args[1]"]) == []
@@ -266,7 +266,7 @@ def test_reordered_keys_swap_values_silently() -> None:
 
 
 def test_keyword_arguments_come_in_any_order() -> None:
-    """The loader sorts keyword arguments; one dictionary of tensors may stand for them."""
+    """The loader sorts keyword arguments. A dictionary of tensors may replace them."""
     signature = Signature(paths=("args[0]", "kwargs['mask']", "kwargs['scale']"))
     assert compare_structure(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == []
     assert calling_order(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == (0, 2, 1)
@@ -301,7 +301,7 @@ CALLS: list[list[GivenTensor]] = [
 
 @pytest.mark.slow
 def test_agrees_with_the_check_of_the_package(zoo: ZooPackage) -> None:
-    """AOTI_RUNTIME_CHECK_INPUTS refuses exactly the calls in which a difference is found (torch 2.13)."""
+    """AOTI_RUNTIME_CHECK_INPUTS refuses exactly the calls with a difference (torch 2.13)."""
     package = zoo("logarithm")
     calls = [[(t.dtype, t.shape, t.strides) for t in call] for call in CALLS]
     done = subprocess.run(

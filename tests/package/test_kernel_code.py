@@ -1,4 +1,4 @@
-"""Inside a kernel: asserts, divisions and values; one index assertion traced to launch and origin."""
+"""The code of kernels: asserts, divisions and values; index assertions traced to launch and origin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CPU, CUDA = "torch-2.13-cpu", "torch-2.11-cuda"
 
 
 class Traced(NamedTuple):
-    """A check of a recorded model: what its facts say and never say, and its guard."""
+    """A check of a recorded model: what its facts say and never say, and the guard."""
 
     condition: str
     said: list[str]
@@ -60,9 +60,9 @@ TRACED = [
         "0 <= tmp24 < 40",
         ["written by launch 2 (this one), which depends on input 2 (args[2])"],
         never="as given",
-        guard="must be in -40..39: refuse the values of",  # negative ones count from the end
+        guard="must be in -40..39: refuse the values of",  # negative indices count from the end
     ),
-    # A sum of two elements tells no range for either.
+    # A sum of two elements gives no range for either.
     Traced("0 <= tmp42 < 40", ["input 1 (args[1])", "input 0 (args[0])"], never="it may be"),
     Traced("0 <= tmp8 < 40", ["it may be -20 to 19"], built=CUDA),
     Traced("0 <= tmp6 < ks0", ["it may be -s27 + 1 to s27"], built=CUDA),
@@ -85,7 +85,7 @@ TRACED = [
 
 @pytest.mark.parametrize("row", TRACED, ids=lambda row: f"{row.model} {row.condition}")
 def test_a_recorded_check_is_explained(row: Traced) -> None:
-    """The bound, the index as a sum of elements, which of these pass, and the guard in the caller's names."""
+    """The facts have the bound, the index as a sum, the elements that pass, and a guard in source names."""
     (found,) = traced(view_of(row.model, row.built), DEVICE.format("", row.condition))
     facts = "\n".join(explain(found))
     assert [each for each in row.said if each not in facts] == [] and row.never not in facts
@@ -102,7 +102,7 @@ def k(in_ptr0, ks1):
 
 
 def kernel_of(lines: str, language: str) -> Kernel:
-    """A kernel with these lines."""
+    """Make a kernel with these lines."""
     parameters = (Parameter("in_ptr0", "const int64_t*", "read"), Parameter("ks1", "int64_t", "read"))
     source = lines if language == "C++" else HEAD + "\n".join(f"    {line}" for line in lines.split("\n"))
     return Kernel("k", "cpp" if language == "C++" else "triton", "k", parameters, 1, source)
@@ -132,7 +132,7 @@ CHOICE = {"Triton": "tl.where({1}, {2}, {0})", "C++": "{1} ? {2} : {0}"}
 def test_exactly_the_allowed_elements_pass(
     language: str, scale: int, shift: int, size: int, wraps: bool
 ) -> None:
-    """An element from -300 to 300 is in the reported range if and only if its index passes the check."""
+    """An element from -300 to 300 is in the reported range exactly if its index passes the check."""
     number, cast = CASTS[language]
     lines = {"tmp1": number.format(scale), "tmp2": number.format(shift), "tmp3": cast.format("tmp0 * tmp1")}
     lines["tmp4"] = last = cast.format("tmp3 + tmp2")

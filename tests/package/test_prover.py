@@ -1,4 +1,4 @@
-"""What the code of a kernel and the sizes of a call show: on recorded kernels, and against brute force."""
+"""Defects that a kernel's code and a call's sizes show: recorded kernels, compared with brute force."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.programs import recorded
 from tests.zoo.names import TRIED, few
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.torch-2.11-cuda.cpp"))
-# What the kernels of these recordings do wrong without a value of any tensor.
+# What the kernels of these recordings do wrong, whatever the values of tensors.
 WRONG = {
     "int32_overflow": ("overflow", "x"),
     "missing_mask": ("beyond", "out"),
@@ -34,7 +34,7 @@ INDEX_LIMIT = (1 << 31) - 1
 
 
 def triton(body: str, signature: Mapping[str, str]) -> Kernel:
-    """A Triton kernel of Inductor's form over `xnumel`."""
+    """Make a Triton kernel of Inductor's form over `xnumel`."""
     names = ", ".join(signature)
     lines = "\n".join(f"    {line}" for line in body.strip().split("\n"))
     source = f"""
@@ -51,7 +51,7 @@ def triton_poi_0({names}, XBLOCK : tl.constexpr):
 
 @st.composite
 def digits(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, int]], int]:
-    """An index that moves the digits of `xindex`: its text, with factor, divisor and modulus of each."""
+    """Make an index from digits of `xindex`: its text, with the factor, divisor and modulus of each digit."""
     sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
     factors = draw(
         st.lists(st.integers(-(1 << 22), 1 << 28), min_size=len(sizes) + 1, max_size=len(sizes) + 1)
@@ -70,7 +70,7 @@ def digits(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, int]], int]:
 def test_an_overflow_is_found_where_one_lane_has_one(
     made: tuple[str, list[tuple[int, int, int]], int], blocks: int
 ) -> None:
-    """Of all lanes, each multiplied and added in the order of the text, as brute force does in 64 bits."""
+    """Brute force computes all lanes in 64 bits, multiplied and added in the order of the text."""
     text, parts, numel = made
     numel += blocks * 4096 * prod(size or 1 for _, _, size in parts)  # more than are tried one by one
     assume(numel < 200_000)
@@ -121,7 +121,7 @@ def user(x, out, stride, n, block: tl.constexpr):
 @settings(max_examples=few(20))
 @given(n=st.integers(2, 1 << 20))
 def test_a_mask_is_exact(n: int) -> None:
-    """The largest factor with which the last element that a mask leaves still fits, and the one above it."""
+    """The largest factor for which the last unmasked element fits is accepted, the next one is not."""
     source = USER.partition("    if n >")[0] + "    tl.store(out + at * stride, 1, mask=keep)\n"
     kernel = Kernel("user", "user_triton", "user", (), 1, source, 0, ("((n + 63) / 64)", "8", "1"))
     access = read_accesses(kernel)[-1]
@@ -138,7 +138,7 @@ def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
-    """Those whose code alone is wrong are named, with argument; no other kernel is accused."""
+    """Only kernels whose code is wrong are accused, each with the argument."""
     view = view_of(FAULTS / name, tmp_path)
     sizes = symbol_values(view.package.signature, given_to(name).tensors)
     found = defects(view, sizes)
@@ -147,7 +147,7 @@ def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)
 def test_recorded_cuda_kernels_are_healthy(path: Path, tmp_path: Path) -> None:
-    """Every kernel of every CUDA wrapper is read, and none has a defect at the sizes of its recording."""
+    """Every kernel of every CUDA wrapper is read, and has no defect at its recorded sizes."""
     view = recorded(path.name.partition(".")[0], tmp_path)
     symbols = view.wrapper.symbols.values()
     assert not find_kernel_defects(view, {s.name: 8 for s in symbols if s.kind in ("size", "stride")})
@@ -157,7 +157,7 @@ def test_recorded_cuda_kernels_are_healthy(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TRIED)
 def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
-    """C++ kernels at the sizes of the sample, and at the largest that were compiled for."""
+    """C++ kernels have no defect at the sample's sizes, nor at the largest compiled ones."""
     view, inputs = view_package(zoo(name)), torch.load(zoo(name).with_name(f"{name}.inputs.pt"))
     passed = [GivenTensor(str(t.dtype).removeprefix("torch."), tuple(t.shape), t.stride()) for t in inputs]
     for sizes in (symbol_values(view.package.signature, passed), largest_sizes(view)):
@@ -167,7 +167,7 @@ def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
 
 
 def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -> list[tuple[str, str]]:
-    """The defects of a recorded CUDA wrapper in which each first text is replaced by its second."""
+    """Return the defects of a recorded CUDA wrapper after replacing each first text by its second."""
     view = recorded(name, directory, dict(edits))
     assert not view.wrapper.problems
     symbols = view.wrapper.symbols.values()
@@ -175,7 +175,7 @@ def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -
 
 
 def test_an_output_that_is_only_loaded(tmp_path: Path) -> None:
-    """What pytorch/pytorch#183575 shows: `in_out_ptr0` is loaded alone, and a caller takes it for written."""
+    """As in pytorch/pytorch#183575, `in_out_ptr0` is only loaded, but callers expect it to be written."""
     gone = ("tl.store(in_out_ptr0 + (x2), tmp4, xmask)", "tmp5 = tmp4")
     assert edited("attention", tmp_path, gone) == [("never_stored", "in_out_ptr0")]
 
@@ -185,14 +185,14 @@ GRID = "uint32_t grid_1 = 1;"
 
 @pytest.mark.parametrize(("blocks", "wrong"), [(65_535, False), (65_536, True)])
 def test_a_grid_that_the_driver_refuses(blocks: int, wrong: bool, tmp_path: Path) -> None:
-    """As many blocks in y as there may be, and one more; rounded up as the launcher does."""
+    """The largest number of blocks in y is allowed, and one more is not. The launcher rounds up."""
     numel = f"uint32_t grid_1 = ((({blocks} * xnumel) + (xnumel - 1)) / xnumel);"
     assert set(edited("logarithm", tmp_path, (GRID, numel))) == ({("grid", "y")} if wrong else set())
 
 
 @pytest.mark.parametrize(("split", "wrong"), [(32, False), (33, True)])
 def test_a_workspace_for_fewer_blocks_than_the_grid_has(split: int, wrong: bool, tmp_path: Path) -> None:
-    """`RSPLIT` of a cooperative reduction, which only the grid tells; 32 results of each row fit."""
+    """Only the grid gives `RSPLIT` of a cooperative reduction. 32 results of each row fit."""
     store = "tl.store(out_ptr2 + (r0_1 + 32*x0), tmp27, xmask)"
     peers = "tl.store((out_ptr2 + 0).to(tl.pointer_type(tl.float32)) + (xindex * RSPLIT + rsplit_id), tmp27)"
     found = edited(
@@ -235,14 +235,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_a_users_kernel_does_wrong_for_the_sizes_of_a_call(name: str, tmp_path: Path) -> None:
-    """Twelve programs of 128 lanes on [96, 16] elements: each defect is named, and nothing else."""
+    """Twelve programs of 128 lanes run on [96, 16] elements. Each defect is named, and no other."""
     body, wrong = BROKEN[name]
     view = view_of(FAULTS / "missing_mask", tmp_path, {KERNEL: f"        {body}\n"})
     assert set(defects(view, {"s77": 96})) == wrong
 
 
 def test_a_users_kernel_that_takes_a_strided_tensor_for_contiguous(tmp_path: Path) -> None:
-    """Rows of 16 elements lie 32 apart, so the 17th element of memory belongs to no row."""
+    """Rows of 16 elements are 32 apart, so the 17th element of memory belongs to no row."""
     strided = "static constexpr int64_t int_array_3[] = {32L, 1L};"
     view = view_of(FAULTS / "missing_mask", tmp_path, {strided.replace("32L", "16L"): strided})
     assert ("gap", "x") in defects(view, {"s77": 96})

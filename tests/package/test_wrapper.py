@@ -1,4 +1,4 @@
-"""The wrapper reader: statements, launches, arguments, roles, and the dataflow over them."""
+"""Reading wrappers: statements, launches, arguments, roles, dataflow, and lines of the model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.zoo.names import TRIED
 
 
 def test_recorded_wrappers_read_as_before() -> None:
-    """Every launch, argument, role, writer and symbol of the recorded wrappers is as in the kept summary."""
+    """The summary of recorded wrappers is unchanged."""
     assert all_summaries() == GOLD.read_text()
 
 
 def test_the_recorded_wrappers_are_understood() -> None:
-    """No line of them is left that the reader does not know; what scatter throws away is unchecked."""
+    """The reader understands every line of them, and knows which errors are unchecked."""
     assert [path.name for path in WRAPPERS.glob("*.cpp") if read_wrapper(path.read_text()).problems] == []
     scatter = next(n for n in recorded("scatter", "torch-2.15-cpu").launches if n.kind == "extern")
-    assert scatter.checked  # which torch 2.13 leaves unchecked
-    # Without its source, what a user's kernel does to its tensors is not known, and not guessed.
+    assert scatter.checked  # unchecked in torch 2.13
+    # Without its source, the roles of a user's kernel are unknown, and not guessed.
     lazy = recorded("lazy_shift", "torch-2.15-cuda").launches
     assert [[a.role for a in lazy[n].tensors] for n in (0, 3)] == [["unknown"] * 2, ["read", "written"]]
     # Line 1 of an embedded source is the rest of the line with the quotes, as in device assertions.
@@ -40,7 +40,7 @@ def test_the_recorded_wrappers_are_understood() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
-    """In wrappers compiled here, too; offsets of launches and arguments cut out call and expression."""
+    """Wrappers compiled here are understood, too, and offsets give each launch's and argument's text."""
     wrapper = read(zoo, name)
     assert wrapper.problems == () and wrapper.launches
     for launch in wrapper.launches:
@@ -61,13 +61,13 @@ def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
             "    odd(buf0, 3);\n\\g<0>",
             "a statement of unknown form",
         ),
-        # A tensor that the reader never saw is not taken for a number.
+        # An unknown tensor is not taken for a number.
         (r"auto& table_weight =", "auto& other =", "the argument wrap_with_raii_handle_if_needed"),
         ("(?s)^.*$", "int main() {}", "no run_impl: this is not a wrapper, or it is cut"),
     ],
 )
 def test_what_is_not_understood_is_reported_with_its_line(old: str, new: str, what: str) -> None:
-    """A statement of no known form is named, and the rest is read all the same."""
+    """An unknown statement is named with its line, and the rest is read."""
     text = re.sub(old, new, make_wrapper(4), count=1)
     wrapper = read_wrapper(text)
     (problem,) = wrapper.problems
@@ -78,7 +78,7 @@ def test_what_is_not_understood_is_reported_with_its_line(old: str, new: str, wh
 
 
 def test_a_context_guard_gives_its_launch_a_stack() -> None:
-    """The text of a KernelContextGuard, with its braces and quotes, belongs to the launch in its block."""
+    """The text of a KernelContextGuard, with braces and quotes, belongs to the launch in its block."""
     text = make_wrapper(2)
     call = "    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(buf0));\n"
     guard = (
@@ -118,7 +118,7 @@ _HEAD = """void AOTInductorModel::run_impl(AtenTensorHandle* input_handles) {
 
 
 def body(*lines: str) -> Any:
-    """A wrapper of hand-written statements."""
+    """Read a wrapper of hand-written statements."""
     return read_wrapper(_HEAD + "\n".join(f"    {line}" for line in lines) + "\n}\n")
 
 
@@ -146,7 +146,7 @@ def writers(flow: Dataflow, name: str, launch: int | None = None) -> list[int | 
 
 
 def behind(flow: Dataflow, name: str) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
-    """The launches, inputs and constants that a tensor is computed from."""
+    """Return the launches, inputs and constants from which a tensor is computed."""
     found = flow.backward(name)
     return found.launches, found.inputs, found.constants
 
@@ -213,7 +213,7 @@ FLOWS: dict[str, tuple[list[str], Ask, object]] = {
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_flows(name: str) -> None:
-    """Reuse, views, branches and loops in hand-written statements."""
+    """Dataflow follows reuse, views, branches and loops."""
     lines, asked, expected = FLOWS[name]
     assert asked(Dataflow(body(*lines).run)) == expected
 
@@ -231,9 +231,9 @@ STACK = """File "/app/model.py", line 12, in forward
 
 
 def test_frames_and_nodes_of_a_launch() -> None:
-    """From the package's file, else from the text of a guard, else nodes alone from the comment of the call.
+    """They come from the package's file, else from a guard's text, else only nodes from a comment.
 
-    The innermost frame of the user's own files counts; frames of installed packages are only counted.
+    The innermost frame of the user's files counts. Frames of installed packages are only counted.
     """
     launch = recorded("jagged").launches[1]
     key = f"{launch.kernel}:{launch.handle}"
@@ -273,7 +273,7 @@ GATHER = 'File "/app/m.py", line 5, in forward\n    picked = scores.gather(1, be
     ],
 )
 def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str], first: int) -> None:
-    """Only lines with the constant's module; else those that index first; without either the order stays."""
+    """Lines of the constant's module come first, else lines that index; otherwise the order stays."""
     given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
     ordered = indexing_first(given, indexed)
     assert ordered.locations[0].line == first
@@ -284,7 +284,7 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
 
 
 def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
-    """The program tells where an operator outside torch is called, and where the model writes in place."""
+    """The program says where an operator outside torch is called, and where the model writes in place."""
     own = read_exported(zoo("plugin").with_name("plugin.exported.pt2"))
     ((target, line),) = own.special
     assert not target.startswith("aten.") and "halve_rows" in line.code and own.in_place == []

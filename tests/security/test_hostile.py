@@ -1,4 +1,4 @@
-"""Hostile text, arguments, surroundings and deaths; text of a log is data and has fields of its own."""
+"""Hostile text, arguments, environments and deaths. Text of a log is data, in fields of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(
 
 
 def test_planted_instructions_stay_data(tmp_path: Path) -> None:
-    """Text from a log comes back without control characters, and no suggested call is taken from it."""
+    """Text from a log comes back without control characters, and no suggested call is made from it."""
     (tmp_path / "crash.log").write_text(LOG)
     error, text, answer = asked(tmp_path, "explain_error", {"log": str(tmp_path / "crash.log")})
     assert not error
@@ -66,7 +66,7 @@ POSING: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_arguments_that_pose_as_something_else(tmp_path: Path) -> None:
-    """Options, shell text, links out of the way and unknown arguments are refused in words."""
+    """Options, shell text, links that lead outside and unknown arguments are refused in words."""
     refused = []
 
     async def talk(client: Client) -> None:
@@ -80,7 +80,7 @@ def test_arguments_that_pose_as_something_else(tmp_path: Path) -> None:
 
 
 def test_a_secret_of_the_server_reaches_no_job(tmp_path: Path) -> None:
-    """Neither the program nor any file of its job sees it; a variable that the call names is passed."""
+    """Neither the program nor any file of its job has it; a variable that the call names is passed on."""
     script = tmp_path / "show.py"
     script.write_text("import os\nprint(sorted(os.environ.items()))\n")
     call = {"script": str(script), "repeats": 1, "python": sys.executable, "env": {"MINE": "given"}}
@@ -92,7 +92,7 @@ def test_a_secret_of_the_server_reaches_no_job(tmp_path: Path) -> None:
 
 
 def test_a_server_without_a_clock_that_goes_forward(tmp_path: Path) -> None:
-    """Jobs of the future are kept and swept like others: their order is their number, not their time."""
+    """Jobs with times in the future are kept and swept like others: their numbers order them."""
     (tmp_path / "quick.py").write_text("print('done')\n")
     call = {"script": str(tmp_path / "quick.py"), "repeats": 1, "python": sys.executable}
     asked(tmp_path, "run_deterministic", call)
@@ -108,7 +108,7 @@ SLOW = "import os, time\nfrom pathlib import Path\nPath('{0}').write_text(str(os
 
 @pytest.mark.parametrize("above", [1, *nightly(0)])
 def test_a_killed_process_of_a_job_is_a_result(tmp_path: Path, above: int) -> None:
-    """The program or its supervisor is killed: the call is answered, and nothing is left running."""
+    """When the program or its supervisor is killed, the call is answered and nothing is left running."""
     pid_file = tmp_path / "pid"
     (tmp_path / "slow.py").write_text(SLOW.format(pid_file))
     call = {"script": str(tmp_path / "slow.py"), "repeats": 1, "python": sys.executable, "timeout_s": 30}
@@ -127,7 +127,7 @@ def test_a_killed_process_of_a_job_is_a_result(tmp_path: Path, above: int) -> No
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process lives; one that only waits for its parent to notice does not."""
+    """Whether the process lives; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -166,7 +166,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_no_sentence_of_ours_holds_words_of_a_log(tmp_path: Path, text: str) -> None:
-    """The summary has names and expressions of a log, and no words; those are in the fields for texts."""
+    """The summary has names and expressions of a log, but no words; those are in the fields for texts."""
     found = anyio.run(lambda: explain_error(Context(tmp_path, Path("python")), text=text))
     assert "PREVIOUS INSTRUCTIONS" not in found.summary + found.meaning
     root = read_log([text]).root
@@ -175,7 +175,7 @@ def test_no_sentence_of_ours_holds_words_of_a_log(tmp_path: Path, text: str) -> 
 
 
 def test_an_artifact_does_nothing_to_a_terminal(tmp_path: Path) -> None:
-    """Escapes, titles, the clipboard's OSC 52, C1 controls and marks of direction are left out."""
+    """Escapes, titles, OSC 52 (the clipboard), C1 controls and bidirectional marks are left out."""
     store = Store(tmp_path / "state")
     job = store.create("run")
     raw = "a\x1b[31mred\x1b]52;c;ZXZpbA==\x07 b\x07\x9b2J\u202etxt\rc\tend\n"
@@ -184,7 +184,7 @@ def test_an_artifact_does_nothing_to_a_terminal(tmp_path: Path) -> None:
 
 
 def test_every_limit_that_is_promised_has_a_test() -> None:
-    """Each row of the table in SECURITY.md names a test that is there."""
+    """Each row of the table in SECURITY.md names a test that exists."""
     rows = re.findall(
         r"`(?P<file>tests/\S+\.py)::(?P<name>test_\w+)` \|", (ROOT / ".github/SECURITY.md").read_text()
     )

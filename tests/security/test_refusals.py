@@ -1,4 +1,4 @@
-"""A refusal is proven where the loader refused, and nowhere else, for every kind of damage to a package."""
+"""For every kind of damage to a package, a refusal is proven where the loader refused, and nowhere else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def flipped(ending: str, place: Callable[[bytes], int]) -> Callable[[Path, Path], None]:
-    """One bit of a member is another one; the archive still records the checksum of the good bytes."""
+    """Flip one bit of a member; the archive keeps the checksum of the good bytes."""
 
     def damage(package: Path, target: Path) -> None:
         good = package.read_bytes()
@@ -38,7 +38,7 @@ def flipped(ending: str, place: Callable[[bytes], int]) -> Callable[[Path, Path]
 
 
 def rewritten(change: Callable[[Members], None]) -> Callable[[Path, Path], None]:
-    """Members are others, or gone, with right checksums."""
+    """Change or remove members; the checksums are right."""
 
     def damage(package: Path, target: Path) -> None:
         changed(package, target, change)
@@ -90,14 +90,14 @@ torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], "model", False, 1, -1)
 
 
 def loads(package: Path) -> bool:
-    """Whether torch's own loader takes the file."""
+    """Whether torch's own loader accepts the file."""
     argv = [sys.executable, "-W", "ignore", "-c", LOAD, str(package)]
     return subprocess.run(argv, env=torch_environment(), capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("damage", [*TRIED, *nightly(*(each for each in DAMAGES if each not in TRIED))])
 def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path: Path, damage: str) -> None:
-    """Else the cause is what the call shows: here an index, with the damage as a remark."""
+    """Otherwise the cause is the one of the call, here an index, and the damage is a remark."""
     package = tmp_path / "damaged.pt2"
     DAMAGES[damage](zoo("ranker"), package)
     found = answered("diagnose", package, "-i", zoo("ranker").with_name("ranker.bad-index.pt"))
@@ -114,7 +114,7 @@ def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path:
 
 @thorough
 def test_damage_that_does_no_harm_is_a_remark(zoo: ZooPackage, tmp_path: Path) -> None:
-    """With good inputs the verdict stays `no_fault`, and names the damaged member."""
+    """With good inputs the verdict stays `no_fault`; a remark names the damaged member."""
     package = tmp_path / "damaged.pt2"
     DAMAGES["a bit of kernel_information.json"](zoo("ranker"), package)
     found = answered("diagnose", package, "-i", zoo("ranker").with_name("ranker.inputs.pt"))

@@ -1,9 +1,8 @@
-"""What is shipped: the documented rules of NVIDIA's SkillSpector, and what another scanner may find.
+"""What is shipped obeys the documented rules of NVIDIA's SkillSpector, and what the other scanner may find.
 
-SkillSpector itself is in no package index, only in a repository, so it does not run here: its rules hold as
-far as reading decides them. It objects to every child process (AST4), which a debugger needs: that rule is
-held as a list of the files that may start one. The other scanner runs with `make scan`; here its findings are
-compared with those that were accepted.
+SkillSpector is in no package index, only in a repository, so it does not run here: its rules are checked as
+far as reading can. It objects to every child process (AST4), but a debugger needs them, so a list names the
+files that may start one. The other scanner runs with `make scan`; here its acceptances are checked.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
 COMPILED_BY_THE_WORKER = {
     # a function of the user's own model, from its syntax tree with one construct rewritten
     ("mcp_server/worker/capture/changes.py", "compile"),
-    # lines of the user's own model, made the body of a custom operator
+    # lines of the user's own model, as the body of a custom operator
     ("mcp_server/worker/capture/changes.py", "exec"),
     # the workload's own file with one line changed
     ("mcp_server/worker/capture/hook_site.py", "compile"),
-    # the fake function of a custom operator, as it is printed: names of the operator's schema, and numbers
+    # the printed fake function of a custom operator: names of the operator's schema, and numbers
     ("mcp_server/worker/capture/shapes.py", "exec"),
-    # what leaves an operator to eager mode, as it is printed: the name of an operator of ATen
+    # the printed code that leaves an operator to eager mode: the name of an ATen operator
     ("mcp_server/worker/capture/attempts.py", "exec"),
     # one launch of the program that `decompile` wrote, in the process that loads the package
     ("mcp_server/worker/decompiled.py", "eval"),
@@ -73,7 +72,7 @@ SHIPPED = [name for name in TRACKED if not name.startswith((*UNSHIPPED, "docs/")
 
 @cache
 def calls() -> tuple[tuple[str, str, ast.Call], ...]:
-    """(file, name of what is called, call) in the shipped Python."""
+    """(file, name of what is called, call) for each call in the shipped Python."""
     return tuple(_calls())
 
 
@@ -85,14 +84,14 @@ def _calls() -> Iterator[tuple[str, str, ast.Call]]:
 
 
 def dotted(called: ast.expr) -> str:
-    """The name as written; of what is no name the last part."""
+    """The dotted name as written; its last part where the start is no name."""
     if isinstance(called, ast.Attribute):
         return f"{dotted(called.value)}.{called.attr}"
     return called.id if isinstance(called, ast.Name) else ""
 
 
 def test_no_text_is_run() -> None:
-    """AST1-3, 5, 6, TM1: no eval, exec or compile, no shell, and no pickle but torch's with weights only."""
+    """AST1-3, 5, 6, TM1: no eval, exec, compile or shell, and no pickle except torch's with weights only."""
     for file, called, call in calls():
         options = {option.arg: option.value for option in call.keywords}
         assert called not in RUNS_TEXT or (file, called) in COMPILED_BY_THE_WORKER, (file, called)
@@ -104,17 +103,17 @@ def test_no_text_is_run() -> None:
 
 
 def test_children_start_in_few_places() -> None:
-    """AST4: whatever starts a program is one of these files."""
+    """AST4: only these files start programs."""
     assert {file for file, called, _ in calls() if called.startswith(STARTS)} == STARTERS
 
 
 def test_files_are_text() -> None:
-    """SC8, SC9: no bytecode, library, archive or other binary file is in the folder."""
+    """SC8, SC9: the folder has no bytecode, library, archive or other binary file."""
     assert not [name for name in TRACKED if b"\0" in (ROOT / name).read_bytes()]
 
 
 def test_nothing_is_hidden() -> None:
-    """P2, TP1, TP2: no character without width and none that reorders text, in guides and code."""
+    """P2, TP1, TP2: guides and code have no character without width and none that reorders text."""
     assert not [name for name in SHIPPED if HIDDEN.search((ROOT / name).read_text())]
 
 
@@ -150,18 +149,18 @@ def found(text: str, file: str = "cases/a.py", severity: str = "CRITICAL") -> Fi
     ],
 )
 def test_a_finding_needs_an_acceptance(finding: Finding, passes: bool) -> None:
-    """One of another file, or on a line of another kind, is not covered."""
+    """A finding in another file, or on a line that does not match, is not covered."""
     assert judge([finding, found("Model().eval()")], [EVAL]).passes == passes
 
 
 def test_an_acceptance_needs_a_finding() -> None:
-    """What is not found any more has to go from the list; low findings need none."""
+    """An acceptance that covers no finding fails; low findings need none."""
     judged = judge([found("Model().eval()", severity="LOW")], [EVAL])
     assert not judged.findings and judged.unused == [EVAL] and not judged.passes
 
 
 def test_absolute_paths_become_relative(tmp_path: Path) -> None:
-    """The behavioural analyser names the file where the scanner found it."""
+    """The behavioural analyser gives the absolute path of a file in the scanned folder."""
     entry = {"severity": "HIGH", "rule_id": "R", "line_number": None, "snippet": None}
     entries = [{**entry, "file_path": str(tmp_path / "a/b.py")}, {**entry, "file_path": "a/b.py"}]
     report = tmp_path / "report.json"
@@ -170,7 +169,7 @@ def test_absolute_paths_become_relative(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped_needs_few_acceptances() -> None:
-    """What runs or is read on a user's machine: names that clients look for, what is compiled, and a fix."""
+    """Only these files, of those that run or are read on a user's machine, have an acceptance."""
     found = read_accepted(ACCEPTED)
     shipped = [each for each in found if not each.of_tests and not each.files.startswith(UNSHIPPED)]
     assert {entry.files for entry in shipped} == {

@@ -1,4 +1,4 @@
-"""An archive with a member outside itself: no tool lets torch open it."""
+"""No tool lets torch open an archive with a member whose path leads outside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_every_tool_that_takes_an_archive_is_called_here() -> None:
-    """A new tool with a `package` or an `exported` needs a row of its own."""
+    """A new tool with a `package` or an `exported` needs a row here."""
     fields = {operation.name: operation.arguments.model_fields for operation in OPERATIONS}
     taking = {name for name, of in fields.items() if {"package", "exported"} & set(of)}
     assert {tool for tool, _ in CALLS} == taking
@@ -99,7 +99,7 @@ def test_torch_alone_writes_the_file_outside(zoo: ZooPackage, tmp_path: Path) ->
 
 
 def test_a_second_directory_that_only_torch_would_find_is_refused(tmp_path: Path) -> None:
-    """`zipfile` takes the bytes before the end record for the directory, miniz those at the offset in it."""
+    """`zipfile` reads the directory before the end record; miniz reads it at the offset in that record."""
     good = write(tmp_path / "good.pt2", {"m/data/aotinductor/model/a.wrapper.cpp": b""}).read_bytes()
     evil = write(tmp_path / "evil.pt2", {"../../evil.so": b"x"}).read_bytes()
     path = tmp_path / "two.pt2"
@@ -115,7 +115,7 @@ def test_a_second_directory_that_only_torch_would_find_is_refused(tmp_path: Path
 
 
 def test_a_directory_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
-    """A damaged entry of the directory stops `zipfile`; what another reader makes of it is not known."""
+    """`zipfile` stops at a damaged entry of the directory; what another reader does is not known."""
     path = write(tmp_path / "odd.pt2", {"m/data/aotinductor/model/a.wrapper.cpp": b""})
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\1\2")] = 0
@@ -126,7 +126,7 @@ def test_a_directory_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 10, 1000])
 def test_what_torch_itself_refuses_passes(tmp_path: Path, cut: int) -> None:
-    """A cut archive has no directory: the loader's own words on it are worth having."""
+    """A cut archive has no directory; the loader's own words on it are worth having."""
     whole = write(tmp_path / "whole.pt2", {"m/data/aotinductor/model/a.so": bytes(5000)})
     path = tmp_path / "cut.pt2"
     shutil.copy(whole, path)

@@ -1,16 +1,16 @@
 """A model with a Python number among its arguments: `python -m tests.symptom.models scaled DIRECTORY`.
 
-Writes scaled.pt2, compiled with a temperature of 0.7, with these calls: scaled.inputs.pt (0.7),
-scaled.other.pt (0.3), scaled.surplus.pt (one argument more) and scaled.double.pt (float64 in place of
-float32); and what eager mode gives for the first two: scaled.right.pt and scaled.other-right.pt.
+Writes scaled.pt2, compiled with a temperature of 0.7, and inputs: scaled.inputs.pt (0.7), scaled.other.pt
+(0.3), scaled.surplus.pt (one argument more) and scaled.double.pt (float64 in place of float32).
+scaled.right.pt and scaled.other-right.pt are eager mode's outputs for the first two.
 
-With `tower`: tower.pt2, whose third layer of five halves once more than the others; tower.inputs.pt, and in
-tower.right.pt what it would return if that layer did not.
+With `tower`: tower.pt2, whose third layer of five halves once more than the others, tower.inputs.pt, and
+tower.right.pt, the outputs without that fault.
 
-With `silent` (and perhaps `cuda` behind the directory): silent.pt2, whose faults report nothing, and calls of
-it with what is right for each: silent.inputs.pt is a good one, silent.far.pt overflows the product of int32.
-silent.right.pt and silent.far-right.pt are what the model would give with 64 bits. silent.weights.pt are the
-weights that were meant, of which the package has one permuted, and silent.meant-right.pt what they give.
+With `silent` (and `cuda` after the directory): silent.pt2, whose faults report nothing, and its inputs:
+silent.inputs.pt is good, silent.far.pt overflows the product in int32. silent.right.pt and
+silent.far-right.pt are the outputs with 64 bits. silent.weights.pt are the intended weights, of which the
+package has one permuted, and silent.meant-right.pt the outputs with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A symptom, an expectation and a check command given with a real package on the CPU."""
+"""A symptom, an expectation or a check command, given with a real package on the CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(0 if {condition} else "the scores are not right")
 
 @pytest.fixture(scope="session")
 def scaled() -> Path:
-    """scaled.pt2; its inputs and what is right lie next to it (see `models.py`)."""
+    """scaled.pt2, with its inputs and expected outputs beside it (see `models.py`)."""
     return compiled_once(CACHE.parent / "symptom" / "scaled.pt2", "tests.symptom.models", "scaled")
 
 
@@ -35,7 +35,7 @@ def expecting(package: Path, name: str = "right") -> Symptom:
 
 
 def checking(directory: Path, condition: str) -> tuple[str, ...]:
-    """A command that judges the scores."""
+    """Write a command that judges the scores."""
     script = directory / "check.py"
     script.write_text(CHECK.format(condition=condition))
     return (sys.executable, str(script))
@@ -43,7 +43,7 @@ def checking(directory: Path, condition: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("right", ["other-right", *nightly("")])
 def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path: Path, right: str) -> None:
-    """The argument, its value and the literals that may stand for it; never "no fault"."""
+    """The verdict names the argument, its value and similar literals. It is never "no fault"."""
     found = of_call(tmp_path, scaled, "other", expecting(scaled, right) if right else Symptom())
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
     assert found.guilty is not None and found.guilty.value == "0.3 (exported: 0.7 or 3.5)"
@@ -51,7 +51,7 @@ def test_a_number_that_the_code_does_not_have_is_possible(scaled: Path, tmp_path
 
 
 def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -> None:
-    """The package drops it without a word."""
+    """The package ignores it without an error."""
     found = of_call(tmp_path, scaled, "surplus", Symptom())
     assert (found.category, found.confidence) == ("input_mismatch", "possible")
     assert "args[2] = 12 is an argument that the model was not exported with" in found.summary
@@ -59,7 +59,7 @@ def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -
 
 @thorough
 def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) -> None:
-    """The outputs are right, whatever the symptom says, and the check command agrees."""
+    """The outputs are right, whatever the symptom says, and the check command passes."""
     check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
     given = Symptom("wrong-output", scaled.with_name("scaled.right.pt"), check=check)
     found = of_call(tmp_path, scaled, "inputs", given)
@@ -67,7 +67,7 @@ def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) ->
 
 
 def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Path) -> None:
-    """Not "no fault": the verdict says what to give, as calls that exist."""
+    """The verdict is not "no fault", but says what to pass, as valid calls."""
     found = of_call(tmp_path, scaled, "inputs", Symptom("wrong-output"))
     assert found.outcome == "inconclusive" and "expect" in found.summary
     assert [step.tool for step in found.next_steps] == ["diagnose", "compare_with_eager"]
@@ -76,7 +76,7 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
 
 @thorough
 def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_path: Path) -> None:
-    """The script checks nothing; the expectation is that of the call with 0.3, its second one."""
+    """The script checks nothing. The expectation belongs to its second call, with 0.3."""
     program = tmp_path / "serve.py"
     program.write_text(
         "import torch\n"
@@ -91,7 +91,7 @@ def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_p
 
 
 def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_path: Path) -> None:
-    """Nothing about the call is out of order: the program or the weights that were meant settle it.
+    """Nothing about the call is wrong: only the program or the intended weights can settle it.
 
     Nothing was compared with eager mode, and no line says so.
     """
@@ -105,7 +105,7 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
 
 @pytest.mark.slow
 def test_a_layer_unlike_the_others_is_proven_without_its_source(tmp_path: Path) -> None:
-    """With the lines of the others in its launch the outputs are as expected."""
+    """With the other layers' code in its launch, the outputs are as expected."""
     package = compiled_once(CACHE.parent / "symptom" / "tower.pt2", "tests.symptom.models", "tower")
     found = of_call(tmp_path, package, "inputs", Symptom(expect=package.with_name("tower.right.pt")))
     assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
@@ -116,7 +116,7 @@ def test_a_layer_unlike_the_others_is_proven_without_its_source(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path: Path) -> None:
-    """The expectation is met, and the command refuses it: the command is wrong."""
+    """The expectation is met, but the command rejects it, so the command is wrong."""
     given = Symptom(expect=scaled.with_name("scaled.right.pt"), check=checking(tmp_path, "False"))
     with pytest.raises(ProblemError, match="fails on the expected outputs, too: the scores are not right"):
         of_call(tmp_path, scaled, "inputs", given)
@@ -133,7 +133,7 @@ def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path:
 def test_an_expectation_that_cannot_be_one_is_an_error(
     scaled: Path, tmp_path: Path, made: object, what: str
 ) -> None:
-    """Another shape than the output's, no file of torch.save."""
+    """The expectation has another shape than the output, or is no file of torch.save."""
     path = tmp_path / "expect.pt"
     if made is None:
         path.write_text("no tensors")
@@ -144,7 +144,7 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
 
 
 def test_nan_that_is_expected_is_no_fault(scaled: Path, tmp_path: Path) -> None:
-    """A missing value in an input makes NaN in outputs. The expected ones have it, up to rounding."""
+    """A missing value in an input makes NaN. The expected outputs have it, up to rounding."""
     package, given = tmp_path / "scaled.pt2", torch.load(scaled.with_name("scaled.inputs.pt"))
     shutil.copy(scaled, package)
     given[0][0, 0] = float("nan")
@@ -158,7 +158,7 @@ def test_nan_that_is_expected_is_no_fault(scaled: Path, tmp_path: Path) -> None:
 
 
 def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) -> None:
-    """Status 1 means wrong outputs; any other says that the check could not do its work."""
+    """Status 1 means wrong outputs. Any other status means that the check failed."""
     check = (sys.executable, "-c", "import sys; sys.exit(2)")
     with pytest.raises(ProblemError, match="ended with status 2, which says nothing about the outputs"):
         of_call(tmp_path, scaled, "inputs", Symptom(check=check))
@@ -176,14 +176,14 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
 def test_what_cannot_be_is_refused_before_anything_runs(
     scaled: Path, tmp_path: Path, given: dict[str, object], what: str
 ) -> None:
-    """A command that is not there, a file that is not there, what does not go together."""
+    """The command or file is missing, or arguments exclude each other."""
     fields = {"cwd": str(scaled.parent), "package": "scaled.pt2", "inputs": "scaled.inputs.pt", **given}
     with pytest.raises(ProblemError, match=what):
         tool("diagnose", tmp_path, **fields)
 
 
 def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
-    """Neither by an expectation nor by a check command."""
+    """A log is judged neither by an expectation nor by a check command."""
     log = tmp_path / "failed.log"
     log.touch()
     for given in ({"expect": scaled.with_name("scaled.right.pt")}, {"check": ["true"]}):
@@ -222,7 +222,7 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
 def test_what_is_in_each_others_place_is_proven(
     zoo: ZooPackage, package: str, body: str, category: str, named: str, tmp_path: Path
 ) -> None:
-    """Both have one dtype and shape: only the call with them exchanged gives what the program expects."""
+    """Both have the same dtype and shape. Only a call with them exchanged gives the expected outputs."""
     program, load = tmp_path / "serve.py", f"torch._inductor.aoti_load_package({str(zoo(package))!r})"
     check = "torch.testing.assert_close(found, right)\n"
     program.write_text(f"import torch\nmodel = {load}\n{body}{check}")
@@ -233,7 +233,7 @@ def test_what_is_in_each_others_place_is_proven(
 
 @thorough
 def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A factor below zero turns its sign; the product that first shows it made nothing of its own."""
+    """A negative factor changes its sign. The product that first shows it did not create it."""
     x = torch.randn(8, 10, 32)
     x[2, 4, 7] = float("-inf")
     torch.save([x], tmp_path / "inputs.pt")
@@ -252,11 +252,11 @@ def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage,
     params=[pytest.param("cpu", marks=thorough), pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """silent.pt2, with its calls and what is right for them next to it."""
+    """silent.pt2, with its inputs and expected outputs beside it."""
     if request.param == "cpu":
         return compiled_once(CACHE.parent / "symptom" / "silent.pt2", "tests.symptom.models", "silent")
     folder = tmp_path_factory.mktemp("silent")
-    # A process of its own: CUDA cannot be used in a fork of one that has initialised it.
+    # CUDA cannot be used in a fork of a process that has initialized it.
     argv = [sys.executable, "-W", "ignore", "-m", "tests.symptom.models", "silent", str(folder), "cuda"]
     done = subprocess.run(
         argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
@@ -271,7 +271,7 @@ def beside(package: Path, name: str) -> Path:
 
 @pytest.mark.slow
 def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path: Path) -> None:
-    """It is taken modulo a size, so that every index is within its bound."""
+    """The product is taken modulo a size, so every index is within its bound."""
     found = of_call(tmp_path, silent, "far", Symptom(expect=beside(silent, "far-right")))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "proven")
     assert "args[0] * 46021" in found.summary and "32 bits" in found.summary
@@ -280,7 +280,7 @@ def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path
 
 @thorough
 def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) -> None:
-    """The command refuses what 32 bits give, and takes what 64 bits do."""
+    """The command rejects the results of 32 bits, and accepts those of 64."""
     script = tmp_path / "check.py"
     right = str(beside(silent, "far-right"))
     script.write_text(
@@ -295,7 +295,7 @@ def test_a_check_command_takes_part_in_the_trials(silent: Path, tmp_path: Path) 
 
 @thorough
 def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
-    """The same kernel in 64 bits gives the same numbers: what is wrong is something else."""
+    """The kernel in 64 bits gives the same numbers, so something else is wrong."""
     found = of_call(tmp_path, silent, "inputs", Symptom(expect=beside(silent, "meant-right")))
     assert (found.category, found.confidence) == ("wrong_output", "possible")
     assert any("32 bits" in cleared.hypothesis for cleared in found.bystanders)
@@ -303,7 +303,7 @@ def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_constant_that_differs_is_found_among_those_given(silent: Path, tmp_path: Path) -> None:
-    """All of them are given; the one that the package has permuted is enough."""
+    """All constants are passed. The one that the package has permuted is enough."""
     workload = PackageWorkload(package=silent, inputs=beside(silent, "inputs"))
     given = {"constants": beside(silent, "weights"), "expect": beside(silent, "meant-right")}
     found = tool("try_fix", tmp_path, workload, **given)

@@ -1,4 +1,4 @@
-"""Numbers in texts: each measured one is in its file of results, and releases of torch have one home."""
+"""Numbers in texts: each measured one is in its file of results. Supported releases of torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAULTS = "benchmarks/memory_faults/README.md"
 
 @dataclass(frozen=True)
 class Claim:
-    """`words` stand in `text`; each of `found` is a pattern that matches in `source`."""
+    """`words` are in `text`, and each pattern of `found` matches in `source`."""
 
     text: str
     words: str
@@ -40,7 +40,7 @@ class Claim:
 
 TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("README.md", FIRST_SIGHT): {
-        # Summed over the rows of the page by tests/test_plant.py.
+        # Summed over the page's rows by tests/test_plant.py.
         "[147 of 171](benchmarks/first_sight.md)": ("All batches",),
         "[77 of 80](benchmarks/first_sight.md)": ("All batches",),
     },
@@ -51,7 +51,7 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         "for 70 of 80 planted faults": (r"`proven` \| 70 of 70", r"right category \| 79 of 80"),
     },
     ("benchmarks/README.md", "benchmarks/results.json"): {
-        # Counted by a test of its own, below.
+        # Counted by a test below.
         "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles": 10',),
     },
     ("guides/production.md", "benchmarks/results.json"): {
@@ -59,16 +59,16 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         "added 14.4 µs to a call of 0.33 ms": ('"call_us": 330', '"added_us": 14.4'),
     },
     ("benchmarks/README.md", FIRST_SIGHT): {
-        # Summed over the rows of the page by tests/test_plant.py.
+        # Summed over the page's rows by tests/test_plant.py.
         "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
     },
     ("benchmarks/agents.md", FIRST_SIGHT): {
-        # Summed over the rows of the page by tests/test_plant.py.
+        # Summed over the page's rows by tests/test_plant.py.
         "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
     },
     ("benchmarks/README.md", CORPUS): {
         "78 of 78 on the CPU": (r"\| category right \| 78 of 78 \|",),
-        # Counted by a test of its own, below.
+        # Counted by a test below.
         "[32 of 32](corpus/README.md#two-defects)": ("is in 32 of 32 now",),
         "32 of 32 on CUDA": (r"\| category right \| 32 of 32 \|",),
         "48 of 48 on the CPU": (r"\| right of `proven` \| 48 of 48",),
@@ -141,7 +141,7 @@ CLAIMS = tuple(
     for (text, source), rows in TABLE.items()
     for words, found in rows.items()
 )
-# What must be claimed: every share. In guides, `row 64 of 64 rows` and the like are no results.
+# Every share must be claimed. In guides, `row 64 of 64 rows` and the like are not results.
 SHARES = r"\b\d+ of \d+\b(?! rows)"
 CLAIMED = {
     "README.md": SHARES,
@@ -152,7 +152,7 @@ CLAIMED = {
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.text}: {claim.words[:40]}")
 def test_a_number_is_in_its_file(claim: Claim) -> None:
-    """The words stand in the text, and the source says the same."""
+    """The text has the words, and the source has the same numbers."""
     assert claim.words in " ".join((ROOT / claim.text).read_text().split())
     source = (ROOT / claim.source).read_text()
     assert [pattern for pattern in claim.found if not re.search(pattern, source)] == []
@@ -160,7 +160,7 @@ def test_a_number_is_in_its_file(claim: Claim) -> None:
 
 @pytest.mark.parametrize("text", CLAIMED)
 def test_every_number_is_claimed(text: str) -> None:
-    """A share that no row above covers has no source."""
+    """A share without a row above has no source."""
     words = " ".join((ROOT / text).read_text().split())
     for claim in CLAIMS:
         if claim.text == text:
@@ -178,14 +178,14 @@ def test_every_number_is_claimed(text: str) -> None:
     ],
 )
 def test_tokens_are_those_that_were_counted(text: str, words: str, name: str) -> None:
-    """Texts round to hundreds what benchmarks/results.json has."""
+    """Texts round the counts of benchmarks/results.json to hundreds."""
     held = kept("tokens")[name]["tokens"]
     assert words.format(f"{round(held, -2):,}") in (ROOT / text).read_text()
 
 
 @pytest.mark.parametrize("source", sorted({claim.source for claim in CLAIMS if claim.text == "README.md"}))
 def test_the_readme_links_its_sources(source: str) -> None:
-    """A reader finds the file behind each figure."""
+    """The README links the file behind each number."""
     assert f"]({source})" in (ROOT / "README.md").read_text()
 
 
@@ -200,7 +200,7 @@ def test_the_cpu_faults_are_counted() -> None:
 
 
 def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
-    """How many public reports were named, in how many compiles, and that no healthy program was accused."""
+    """The table has the reports that were named, in how many compiles, and no accused healthy program."""
     held = kept("compiler_faults")
     programs = held["programs"]
     faulty = [program for program in programs.values() if program["report"]]
@@ -222,7 +222,7 @@ def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
 
 
 def test_the_reports_that_a_release_has_right_are_counted() -> None:
-    """docs/releases.md has a column for each torch that was asked, in the order of the releases."""
+    """docs/releases.md has a column for each tested torch, in the order of releases."""
     held = kept("compiler_faults")
     faulty, releases = [p["report"] for p in held["programs"].values() if p["report"]], held["releases"]
     names = sorted(releases, key=lambda name: [int(part) for part in name.partition("+")[0].split(".")])
@@ -234,7 +234,7 @@ def test_the_reports_that_a_release_has_right_are_counted() -> None:
 
 
 def test_proven_verdicts_on_two_defects_are_the_sum_of_their_table() -> None:
-    """The row of `proven` adds up to what the texts quote."""
+    """The row of `proven` adds up to the quoted numbers."""
     (row,) = re.findall(r"\*\*right of `proven`\*\* \| (.+) \|", (ROOT / CORPUS).read_text())
     cells = [cell.split(" of ") for cell in row.split(" | ")]
     assert [sum(int(cell[side]) for cell in cells) for side in (0, 1)] == [32, 32]
@@ -244,7 +244,7 @@ AGENTS = (ROOT / "benchmarks" / "agents.md").read_text()
 
 
 def tasks_of(head: str) -> list[list[list[int]]]:
-    """The numbers in the cells of a table of tasks, column by column."""
+    """Return the numbers in the cells of a table of tasks, column by column."""
     rows = AGENTS.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[[int(n) for n in re.findall(r"\d+", cell)] for cell in row.split("|")[2:-1]] for row in rows]
     return [list(column) for column in zip(*cells, strict=True)]
@@ -265,9 +265,9 @@ def tasks_of(head: str) -> list[list[list[int]]]:
     ids=["first", "second"],
 )
 def test_what_agents_took_is_the_sum_of_their_tasks(head: str, gained: str) -> None:
-    """Calls and minutes of a set, on its page and where they are quoted.
+    """A set's calls and minutes are the same on its page and where they are quoted.
 
-    The second set holds tasks that were asked at first sight, and again after mending.
+    The second set has tasks that were asked twice: at first sight, and after improvements.
     """
     columns = [list(zip(*column, strict=True)) for column in tasks_of(head)]
     for title, cells in {
@@ -281,7 +281,7 @@ def test_what_agents_took_is_the_sum_of_their_tasks(head: str, gained: str) -> N
 
 
 def test_calls_of_the_third_set_are_the_sum_of_their_tasks() -> None:
-    """Each run's calls; a cell ends with the median of the seconds."""
+    """The sums of each run's calls are quoted. A cell ends with the median of seconds."""
     columns = tasks_of("| task | with: calls of three runs; median seconds | without |")
     runs = [[sum(calls) for calls in zip(*column, strict=True)][:3] for column in columns]
     told = " | ".join(", ".join(map(str, each)) for each in runs)
@@ -291,7 +291,7 @@ def test_calls_of_the_third_set_are_the_sum_of_their_tasks() -> None:
 
 
 def test_the_package_requires_the_supported_releases() -> None:
-    """`pip install 'aoti-debug[torch]'` takes no torch that the tools do not support."""
+    """`pip install 'aoti-debug[torch]'` installs only supported releases of torch."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     first, (major, minor) = release_text(FIRST), LAST
     assert project["optional-dependencies"]["torch"] == [f"torch>={first},<{major}.{minor + 1}"]
@@ -310,7 +310,7 @@ def test_the_package_requires_the_supported_releases() -> None:
     ],
 )
 def test_which_versions_are_supported(version: str, supported: bool) -> None:
-    """Both ends belong to the range; local and pre-release parts do not matter."""
+    """Both ends are in the range. Local and pre-release parts do not matter."""
     assert is_supported(version) is supported
 
 
@@ -321,7 +321,7 @@ def test_the_readme_says_what_was_kept() -> None:
 
 
 def test_areas_are_tried_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later run replaces its own areas alone; what fails is counted and told."""
+    """A later run replaces only its own areas. Failures are counted and listed."""
     file = tmp_path / "results.json"
     file.write_text("{}")
     monkeypatch.setattr("benchmarks.RESULTS", file)
@@ -336,7 +336,7 @@ def test_areas_are_tried_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_programs_of_packages_are_counted_as_they_were_kept() -> None:
-    """The packages, launches and outcomes of the page are those of the benchmark."""
+    """The page has the benchmark's packages, launches and outcomes."""
     held, page = kept("decompiled"), (ROOT / "benchmarks" / "README.md").read_text()
     ran, run = held["launches_on_their_own_inputs"], held["run"]
     assert "different" not in ran and sum(held["outcomes"].values()) == held["packages"]

@@ -1,4 +1,4 @@
-"""Pages for people: links, what is made from tables, the README's verdict, what the hosting service reads."""
+"""Documentation: links, generated pages, workflows and templates of the hosting service, evaluations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_generated_pages_are_current() -> None:
 
 
 async def test_an_explained_error_names_its_section(tmp_path: Path) -> None:
-    """`explain_error` gives the page and the anchor of the family."""
+    """`explain_error` gives the family's page and anchor."""
     context = Context(tmp_path, Path(sys.executable))
     found = await explain_error(context, text="RuntimeError: Constant not found: enc.1.co.bias")
     page, _, anchor = found.page.partition("#")
@@ -38,7 +38,7 @@ async def test_an_explained_error_names_its_section(tmp_path: Path) -> None:
 
 
 def test_every_family_has_an_anchor() -> None:
-    """`guides/error-texts.md#FAMILY` is there for each family."""
+    """`guides/error-texts.md#FAMILY` exists for each family."""
     assert {family.id for family in FAMILIES} <= anchors(ROOT / "guides" / "error-texts.md")
 
 
@@ -48,7 +48,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors of the headings, as GitHub and mkdocs make them, and those that stand in the text."""
+    """Return the anchors of headings, as GitHub and mkdocs make them, and explicit anchors."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return set(re.findall(r'<a id="(\w+)">', text)) | {
@@ -79,19 +79,19 @@ PINNED = re.compile(r"^[\w./-]+@(v\d+|release/v\d+)$")
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
-    """Every step of every job of a workflow."""
+    """Return every step of every job of a workflow."""
     return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_starts_with_few_rights(path: Path) -> None:
-    """Reading is all that a job may do unless it asks for more."""
+    """A job may only read, unless it asks for more."""
     assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_what_a_workflow_runs_exists(path: Path) -> None:
-    """Targets of the Makefile, scripts and tools are files of this repository; actions name a version."""
+    """Makefile targets, scripts and tools exist, and actions have a version."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for step in steps(path):
         if "uses" in step:
@@ -103,7 +103,7 @@ def test_what_a_workflow_runs_exists(path: Path) -> None:
 
 
 def test_a_downloaded_program_is_compared() -> None:
-    """The publisher of the registry is run only after its digest was compared."""
+    """The registry's publisher runs only after its digest was compared."""
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     fetched, compared = release.index("gh release download"), release.index("sha256sum --check")
     assert fetched < compared < release.index("./mcp-publisher publish")
@@ -129,7 +129,7 @@ def test_hooks_run_what_is_there() -> None:
 
 EVALS = ROOT / "evals"
 TASKS: list[dict[str, Any]] = json.loads((EVALS / "evals.json").read_text())["evals"]
-# `claude plugin eval` refuses any other field of a grader (Claude Code 2.1.329).
+# `claude plugin eval` rejects other fields of a grader (Claude Code 2.1.329).
 GRADERS = {
     "regex": {"type", "name", "target", "pattern", "flags", "match", "weight", "arm"},
     "llm": {"type", "name", "criteria", "focus", "weight", "arm"},
@@ -145,7 +145,7 @@ def answer_of(task: dict[str, Any]) -> Answer:
 
 
 def test_queries_are_thirty_each_way() -> None:
-    """As many queries that should take the skill as near misses, none twice."""
+    """Half of the queries should start the skill, half are near misses, and all differ."""
     queries = json.loads((EVALS / "trigger.json").read_text())
     assert Counter(query["should_trigger"] for query in queries) == {True: 30, False: 30}
     assert all(set(query) == {"query", "should_trigger"} and query["query"].strip() for query in queries)
@@ -153,7 +153,7 @@ def test_queries_are_thirty_each_way() -> None:
 
 
 def test_each_task_is_complete() -> None:
-    """Numbered from 1, with a prompt, an expectation, and files that exist and that the prompt names."""
+    """Tasks are numbered from 1; each has a prompt, expectations, and existing files that it names."""
     assert [task["id"] for task in TASKS] == list(range(1, len(TASKS) + 1))
     assert sum(task["healthy"] for task in TASKS) >= 3
     for task in TASKS:
@@ -163,7 +163,7 @@ def test_each_task_is_complete() -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: Path(task["files"][0]).stem)
 def test_the_pattern_of_the_cause_is_right(task: dict[str, Any]) -> None:
-    """It is found in the corpus' own words about the case, and not in an empty phrase."""
+    """The pattern matches the corpus's words about the case, and not an empty phrase."""
     assert task["healthy"] == (answer_of(task).outcome == "no_fault")
     if not task["healthy"]:
         pattern = re.compile(task["cause"], re.IGNORECASE)
@@ -172,7 +172,7 @@ def test_the_pattern_of_the_cause_is_right(task: dict[str, Any]) -> None:
 
 
 def test_cases_can_be_loaded(tmp_path: Path) -> None:
-    """The tool writes a case for each task, with fields that the command takes and a scaffold that runs."""
+    """The tool writes a case for each task, with accepted fields and a scaffold that runs."""
     subprocess.run([sys.executable, str(ROOT / "tools" / "evals.py"), str(tmp_path)], check=True)
     cases = sorted(tmp_path.glob("*/case.yaml"))
     assert len(cases) == len(TASKS)
@@ -221,12 +221,12 @@ SYMPTOM = {
 
 @pytest.mark.parametrize("term", [*OWN, *SYMPTOM])
 def test_the_terms_are_the_description_s(term: str) -> None:
-    """The lists above say what the description says: a term that it loses fails here."""
+    """A term of the lists above that the description loses fails here."""
     assert term in FIRES
 
 
 def test_a_query_that_should_start_the_skill_has_words_of_its_description() -> None:
-    """A term of its own, or its subject with what users say for one of its symptoms."""
+    """A query has an own term, or the subject with a user's word for a symptom."""
     words = {*OWN, *SUBJECT, *(said for each in SYMPTOM.values() for said in each)}
     queries = json.loads((EVALS / "trigger.json").read_text())
     wanted = [query["query"].lower() for query in queries if query["should_trigger"]]
@@ -235,5 +235,5 @@ def test_a_query_that_should_start_the_skill_has_words_of_its_description() -> N
 
 @pytest.mark.parametrize("topic", ["graph breaks", "eager", "training", "speed"])
 def test_near_misses_are_excluded_by_name(topic: str) -> None:
-    """The topics of the near misses that use AOTInductor's words are in the `Not for` clause."""
+    """The `Not for` clause has the topics of near misses with AOTInductor's words."""
     assert topic in NOT_FOR

@@ -1,6 +1,6 @@
-"""Faults of the compiler that PyTorch's tracker knows, named to the decision that makes them.
+"""Compiler faults from PyTorch's tracker, bisected to the decision that makes them.
 
-Their programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, where eager is right.
+The programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, where eager is right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AROUND = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"), "TORCHINDUCTOR_VEC
 
 
 def summed(x: torch.Tensor) -> torch.Tensor:
-    """pytorch/pytorch#189518: a pattern replaces a cumulative sum of ones, and drops the dtype asked for."""
+    """pytorch/pytorch#189518: a pattern replaces a cumulative sum of ones, and drops the requested dtype."""
     steps = torch.ones((2, 4), dtype=torch.bool).cumsum(1, dtype=torch.bfloat16)
     return torch.relu(x).sum() + steps
 
@@ -61,7 +61,7 @@ def exported(directory: Path, function: Callable[[torch.Tensor], torch.Tensor], 
 def test_a_whole_program_is_bisected(
     tmp_path: Path, function: Callable[[torch.Tensor], torch.Tensor], kind: str, operator: str, code: str
 ) -> None:
-    """Reduced, named with its operator or its change, worked around in the whole program, and written up."""
+    """The program is reduced, the decision named; the workaround is tested on the whole program and given."""
     result = tool("bisect", tmp_path / "job", exported(tmp_path, function, torch.ones(3)))
     (decision,) = result.decisions
     assert (result.outcome, decision.kind, decision.operator) == ("decision", kind, operator)
@@ -77,7 +77,7 @@ def test_a_whole_program_is_bisected(
 
 @thorough
 def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
-    """Gone with the option, back without it, on the whole program; the line that ran is printed."""
+    """The failure disappears with the option, and returns without it. The line that ran is printed."""
     x = torch.tensor([89.0, 89.3, -89.2] * 8)
     found = tool("bisect", tmp_path / "job", exported(tmp_path, sinh, x))
     assert (found.outcome, [one.name for one in found.decisions]) == ("decision", ["cpp.simdlen"])
@@ -88,7 +88,7 @@ def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
 
 @thorough
 def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> None:
-    """The logarithm of a negative number is not the compiler's doing."""
+    """The compiler is not to blame for the logarithm of a negative number."""
     x = torch.tensor([-1.0, 2.0, 3.0])
     with pytest.raises(ProblemError, match=r"not the compiler.s.*1 NaN"):
         tool("bisect", tmp_path / "job", exported(tmp_path, lambda x: torch.log(x) + 1, x))
@@ -96,7 +96,7 @@ def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> 
 
 @thorough
 def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A guard of the program rejects them in eager mode as well."""
+    """A guard of the program rejects the inputs in eager mode as well."""
     with pytest.raises(ProblemError, match="the compiler's") as refused:
         workload = exported(tmp_path, lambda x: x + 1, torch.ones(3))
         torch.save([torch.ones(4)], tmp_path / "inputs.pt")
@@ -106,14 +106,14 @@ def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackag
 
 @thorough
 def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -> None:
-    """Numbers that are drawn differ from eager and from call to call: no option is named."""
+    """Random numbers differ from eager and between calls, so no option is named."""
     drawing = exported(tmp_path, lambda x: x + torch.rand_like(x), torch.ones(8))
     found = tool("bisect", tmp_path / "job", drawing)
     assert (found.outcome, found.decisions, found.workaround) == ("not_found", [], None)
 
 
 def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package cannot be compiled again; the error says what can."""
+    """A package cannot be compiled again, and the error says what can."""
     with pytest.raises(ProblemError, match="cannot be compiled again") as refused:
         tool("bisect", tmp_path / "job", package=zoo("logarithm"))
     assert "torch.export.save" in refused.value.allowed

@@ -23,7 +23,7 @@ READ = "inputs = torch.load(sys.argv[2])\n"
 
 
 def test_the_failing_call_is_kept_with_its_line_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The call that raised is told from those that went well, with the user's line and its saved inputs."""
+    """The call that raised is recorded as failed, with the user's line and its inputs."""
     package = zoo("ranker")
     bad = package.with_name("ranker.bad-index.pt")
     code = LOAD + READ + "for x in (inputs[0] * 0, inputs[0]):\n    model(x)\n"
@@ -41,7 +41,7 @@ def test_the_failing_call_is_kept_with_its_line_and_inputs(zoo: ZooPackage, tmp_
 
 
 def test_the_program_behaves_as_without_the_hook(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Output, exit status, sys.path and the traceback's text are the same with and without the hook."""
+    """Output, exit status, sys.path and traceback are the same with and without the hook."""
     package = zoo("ranker")
     code = (
         LOAD
@@ -71,7 +71,7 @@ sys.exit(5)
 
 
 def test_every_way_of_loading_threads_and_processes(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The raw loader, load_package, threads, a subprocess and a fork are all seen, with each thread."""
+    """The raw loader, load_package, threads, a subprocess and a fork are recorded, with each thread."""
     code = """
 import os, subprocess, sys, threading, torch
 from torch._inductor.package import load_package
@@ -105,7 +105,7 @@ os.wait()
 
 
 def test_a_crash_inside_the_call_is_told_from_one_after_it(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A call that never came back is the failing one; when the process dies later, no call is."""
+    """A call that never returned is the failing one. If the process dies later, no call is."""
     package = zoo("plugin")
     inputs = str(package.with_name("plugin.inputs.pt"))
     op = """
@@ -130,7 +130,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 def test_a_call_that_takes_far_longer_than_its_like_ends_the_run(
     zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where that is asked for: the process has printed where it is, and the time limit is far away."""
+    """If requested, the program prints its stacks and is ended long before the time limit."""
     monkeypatch.setattr("mcp_server.tools.capture.STALLED_S", 4.0)
     monkeypatch.setattr("mcp_server.logs.captured.SLOWER", 2.0)  # the first call is slow on a busy machine
     package = zoo("plugin")
@@ -152,7 +152,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_constants_and_a_failed_comparison(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An update tells names given and missing; a failed assert_close keeps both sides."""
+    """An update is recorded with given and missing names, a failed assert_close with both sides."""
     package = zoo("logarithm")
     code = (
         LOAD
@@ -176,7 +176,7 @@ def test_constants_and_a_failed_comparison(zoo: ZooPackage, tmp_path: Path) -> N
 def test_a_compile_is_kept_before_it_fails(
     zoo: ZooPackage, tmp_path: Path, value: str, kept: int | str, exact: bool
 ) -> None:
-    """The program and the options are there although the compile raised; a note names inexact options."""
+    """Program and options are recorded although the compile raised. A note names inexact options."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
     code = f"""
 import sys, torch
@@ -193,7 +193,7 @@ torch._inductor.aoti_compile_and_package(program, package_path="m.pt2", inductor
 
 
 def test_programs_without_aoti(tmp_path: Path) -> None:
-    """A program that never loads torch, and one that only computes, leave no journal and say so."""
+    """A program without torch, or without AOTInductor, leaves no journal, and the notes say so."""
     for code in ("print('hello')\n", "import torch\ntorch.ones(2).sum()\n"):
         seen = captured(tmp_path, code)
         assert seen.finished.ok and not seen.compiles and not seen.loads and not seen.processes
@@ -201,13 +201,13 @@ def test_programs_without_aoti(tmp_path: Path) -> None:
 
 
 def test_an_isolated_interpreter_is_noted(tmp_path: Path) -> None:
-    """`python -I` keeps the hook out; the notes say that rather than that nothing happened."""
+    """`python -I` excludes the hook, and the notes say so."""
     seen = captured_command(tmp_path, [sys.executable, "-I", "-c", "import torch"])
     assert seen.finished.ok and "isolated" in seen.notes[0]
 
 
 def test_a_module_run_with_m_and_the_users_own_sitecustomize(tmp_path: Path) -> None:
-    """The user's sitecustomize still runs, after the hook's, and `-m` programs see no difference."""
+    """The user's sitecustomize runs after the hook's, and `-m` programs see no difference."""
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.USER_SITE = __name__\n")
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "__main__.py").write_text(
@@ -225,7 +225,7 @@ def test_a_module_run_with_m_and_the_users_own_sitecustomize(tmp_path: Path) -> 
 
 
 def test_too_large_inputs_are_left_out_with_a_notice(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Above the cap nothing is saved, the call goes on, and the notice says why."""
+    """Inputs above the cap are not saved, the call continues, and the notice says why."""
     package = zoo("ranker")
     env = {"AOTI_DEBUG_CAPTURE_CAP": "100"}
     inputs = str(package.with_name("ranker.inputs.pt"))
@@ -235,7 +235,7 @@ def test_too_large_inputs_are_left_out_with_a_notice(zoo: ZooPackage, tmp_path: 
 
 
 def test_a_journal_cut_by_a_crash_is_still_read(tmp_path: Path) -> None:
-    """Half a line at the end, and lines that are no events, are left out."""
+    """A truncated line at the end, and lines that are not events, are ignored."""
     lines = [
         '{"event": "process", "n": 1, "t": 1, "pid": 7, "parent": 1, "argv": [], "python": "3.11"}',
         "[1]",
@@ -247,7 +247,7 @@ def test_a_journal_cut_by_a_crash_is_still_read(tmp_path: Path) -> None:
 
 
 def test_the_hook_loads_nothing_before_torch(tmp_path: Path) -> None:
-    """A Python that never imports torch gets no module beyond the import system's own."""
+    """A Python that never imports torch gets only modules of the import system."""
     code = "import sys, importlib.machinery, __future__; print(*sys.modules)"
     argv = [sys.executable, "-c", code]
 

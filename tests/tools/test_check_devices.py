@@ -1,4 +1,4 @@
-"""check_devices on real packages, inputs and interpreters; packages against machines that we don't have."""
+"""check_devices on real packages, inputs and interpreters, and packages compared with other machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def package(path: Path, inputs: Path | list[TensorSpec] | None = None, **more: o
 
 @pytest.mark.slow
 def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The whole answer for a healthy package: machine, package, inputs, and nothing wrong."""
+    """The result of a healthy package has machine, package and inputs, and no problem."""
     path = zoo("jagged")
     result = checked(tmp_path, package(path, path.with_name("jagged.inputs.pt")))
     assert result.mismatches == [] and [p for p in result.problems if p.certain] == []
@@ -46,7 +46,7 @@ def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
-    """Without torch, specs are compared all the same, and the result says what stays unknown."""
+    """Without torch, specs are compared, and the result says what is unknown."""
     specs = [TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0")]
     result = checked(tmp_path, package(zoo("ranker"), specs), bare_python)
     assert {m.aspect for m in result.mismatches} == {"device", "range"}
@@ -55,7 +55,7 @@ def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path)
 
 
 def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
-    """An inputs file cannot be read without torch: that is said, and the package is checked."""
+    """Without torch, an inputs file cannot be read. The result says so, and checks the package."""
     path = zoo("ranker")
     result = checked(tmp_path, package(path, path.with_name("ranker.inputs.pt")), bare_python)
     assert result.package is not None and result.mismatches == []
@@ -63,7 +63,7 @@ def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_p
 
 
 def test_an_unreadable_package_is_a_finding(tmp_path: Path, bare_python: Path) -> None:
-    """What cannot be read is a certain problem of the category invalid_package, not an error of the tool."""
+    """An unreadable package is a certain problem of category invalid_package, not an error of the tool."""
     path = tmp_path / "broken.pt2"
     path.write_bytes(b"model:")
     result = checked(tmp_path / "job", package(path), bare_python)
@@ -73,7 +73,7 @@ def test_an_unreadable_package_is_a_finding(tmp_path: Path, bare_python: Path) -
 
 
 def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path) -> None:
-    """No workload, or a script: the machine alone; the compiler is tried."""
+    """Without a package, only the machine is checked, with its compiler."""
     for number, workload in enumerate((None, ScriptWorkload(script=Path(__file__)))):
         result = checked(tmp_path / str(number), workload, bare_python)
         assert result.package is None and "were given" in result.unknown[-1]
@@ -82,7 +82,7 @@ def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path
 
 
 def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path, zoo: ZooPackage) -> None:
-    """CXX with flags is taken as Inductor takes it; a static C++ runtime and no compiler are problems."""
+    """CXX may have flags, as for Inductor. A static C++ runtime and a missing compiler are problems."""
     static = checked(
         tmp_path / "a", package(zoo("ranker"), env={"CXX": "g++ -static-libstdc++"}), bare_python
     )
@@ -97,7 +97,7 @@ def gpu(capability: str) -> dict[str, object]:
 
 
 def machine(**changes: object) -> Machine:
-    """A machine with one H200 on which everything works, except `changes`."""
+    """Return a machine with one H200 on which everything works, except for `changes`."""
     facts: dict[str, object] = {
         "platform": "linux",
         "machine": "x86_64",
@@ -115,7 +115,7 @@ def machine(**changes: object) -> Machine:
 
 
 def cuda_package(zoo: ZooPackage, directory: Path, capability: str = "90") -> Package:
-    """The CPU package under the metadata of a CUDA one, with a tensor on a GPU."""
+    """Write the CPU package with a CUDA package's metadata, and a tensor on a GPU."""
 
     def relabel(members: Members) -> None:
         for suffix in (".wrapper_metadata.json", ".kernel_metadata.json"):
@@ -144,7 +144,7 @@ Told = list[tuple[str, bool, str]]  # category, certainty, words
 def test_cubins_run_on_their_own_major_architecture(
     zoo: ZooPackage, tmp_path: Path, compiled: str, here: str, runs: bool
 ) -> None:
-    """Same major, and at least the compiled minor."""
+    """A cubin needs the same major architecture, and at least the compiled minor one."""
     problems = find_problems(cuda_package(zoo, tmp_path, compiled), machine(gpus=[gpu(here)]))
     assert [p.category for p in problems] == ([] if runs else ["arch_mismatch"])
 
@@ -166,7 +166,7 @@ HERE: list[tuple[str, dict[str, object], int, Told]] = [
 
 
 def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
-    """A zoo package, one for CUDA, one with a library for Arm under its own metadata, or one without any."""
+    """Return a package: of the zoo, for CUDA, with a library for another processor, or without a library."""
     if kind == "cuda":
         return cuda_package(zoo, directory)
     if kind == "cut":
@@ -184,14 +184,14 @@ def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
 def test_what_does_not_fit_this_machine(
     zoo: ZooPackage, tmp_path: Path, kind: str, changes: dict[str, object], device_index: int, told: Told
 ) -> None:
-    """Driver, device, processor, room and operators; an unknown state claims nothing."""
+    """Driver, device, processor, disk space and operators are compared. An unknown state is no problem."""
     problems = find_problems(package_of(kind, zoo, tmp_path), machine(**changes), device_index=device_index)
     assert [(p.category, p.certain) for p in problems] == [(category, sure) for category, sure, _ in told]
     assert all(words in p.what for p, (_, _, words) in zip(problems, told, strict=True))
 
 
 def test_old_metadata_has_the_device_only() -> None:
-    """torch 2.8 writes one key; the rest is unknown, and the caller's own keys are no part of it."""
+    """torch 2.8 writes one key. Everything else is unknown, and the caller's own keys are ignored."""
     old = read_metadata('{"AOTI_DEVICE_KEY": "cuda", "owner": "search"}')
     assert (old.device, old.machine, old.isa, old.compute_capability) == ("cuda", None, (), None)
     with pytest.raises(ValueError, match="not a JSON object"):
@@ -199,7 +199,7 @@ def test_old_metadata_has_the_device_only() -> None:
 
 
 def test_a_tool_is_found_in_a_toolkit_and_in_site_packages(tmp_path: Path) -> None:
-    """Without one on PATH: below CUDA_HOME, and where a package of the interpreter installs it."""
+    """Without one on PATH, it is found below CUDA_HOME, or where a package of the interpreter installs it."""
     folders = (
         tmp_path / "toolkit" / "extras" / "cs-tool",
         tmp_path / "lib/python3.12/site-packages/nvidia/cu/bin",

@@ -1,4 +1,4 @@
-"""A package beside its exported program: who departs first, and what is only rounding or variation."""
+"""A package compared with its exported program: where it diverges, and what is only rounding or chance."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compared(
 
 
 def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> Any:
-    """A zoo model against its own program; `more` replaces fields of the workload, or the program."""
+    """Compare a zoo model with its program. `more` replaces fields of the workload, or the program."""
     package = zoo(name)
     exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
     fields = {"package": package, "inputs": package.with_name(f"{name}.inputs.pt"), **more}
@@ -72,7 +72,7 @@ def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> An
 
 @pytest.fixture(scope="module")
 def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of `norms` with one weight of its fourth linear layer changed: what a stale package is."""
+    """The program of `norms` with one weight of its fourth linear layer changed, as for a stale package."""
     program = torch.export.load(zoo("norms").with_name("norms.exported.pt2"))
     with torch.no_grad():
         program.state_dict["lins.3.weight"][2, 5] += 0.001
@@ -86,7 +86,7 @@ HEALTHY = ("norms", "conv", "ranker", "jagged", "bags", "attention")
 
 @pytest.mark.parametrize("name", ["counter", *nightly(*HEALTHY)])
 def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Fusion, changed buffers, memory used again, copied weights and views are no faults."""
+    """Fusion, changed buffers, reused memory, copied weights and views are not faults."""
     result = compared_zoo(zoo, tmp_path, name)
     assert (result.outcome, result.kind, result.other_constants) == ("agrees", None, []), result.summary
     assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
@@ -97,7 +97,7 @@ def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path
 
 @thorough
 def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Their nodes stand for the whole branch, of which one launch is a part; the outputs are compared."""
+    """Their nodes represent the whole branch, so launches are not judged, but outputs are compared."""
     result = compared_zoo(zoo, tmp_path, "branch")
     assert result.outcome == "agrees" and "5 not judged" in result.summary
     assert {each.why for each in result.every_launch.unjudged} == {"it is in a branch or a loop"}
@@ -106,7 +106,7 @@ def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path:
 def test_the_wrong_launch_is_named_with_its_weight(
     zoo: ZooPackage, tmp_path: Path, other_weights: Path
 ) -> None:
-    """One weight of layer 3 differs: its product is wrong, and later launches only get bad inputs."""
+    """A weight of layer 3 differs: its product is wrong, and later launches only get bad inputs."""
     result = compared_zoo(zoo, tmp_path, "norms", exported=other_weights)
     assert (result.outcome, result.kind) == ("differs", "error")
     (wrong,) = result.every_launch.wrong
@@ -121,7 +121,7 @@ def test_the_wrong_launch_is_named_with_its_weight(
 
 @thorough
 def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
-    """The factor is the caller's to choose."""
+    """The caller chooses the factor."""
     package = zoo("norms")
     workload = PackageWorkload(package=package, inputs=package.with_name("norms.inputs.pt"))
     result = compared(tmp_path, workload, other_weights, factor=1000)
@@ -142,7 +142,7 @@ def test_without_provenance_only_outputs_are_judged(
 
 @thorough
 def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
-    """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
+    """A package without its wrapper cannot be rebuilt, but its outputs are compared with eager's."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
     result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
     assert result.outcome == "differs" and result.every_launch.judged == 0 and result.reads_unset is None
@@ -151,7 +151,7 @@ def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, ot
 
 @thorough
 def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Path) -> None:
-    """With a random operator nothing can be compared; where runs of the package part is told."""
+    """With a random operator nothing can be compared. The result says that runs of the package differ."""
     module = tmp_path / "ops.py"
     module.write_text(RANDOM_OP)
     result = compared_zoo(zoo, tmp_path, "plugin", extra_imports=[str(module)])
@@ -162,7 +162,7 @@ def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Pa
 
 
 def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
-    """70 rows break the program's guard of at most 64; the package computes, and agrees."""
+    """70 rows violate the program's guard of at most 64. The package computes them, and agrees."""
     ids = [TensorSpec(shape=[70, 6], dtype="int64", low=0, high=31)]
     result = compared_zoo(zoo, tmp_path, "ranker", inputs=ids)
     assert result.outcome == "agrees" and "guard" in result.notes[0] and "64" in result.notes[0]
@@ -170,7 +170,7 @@ def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Pat
 
 @thorough
 def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A bad index fails in eager as well: the inputs are at fault, not the package."""
+    """A bad index fails in eager as well, so the inputs are at fault and not the package."""
     inputs = zoo("ranker").with_name("ranker.bad-index.pt")
     result = compared_zoo(zoo, tmp_path, "ranker", inputs=inputs)
     assert result.outcome == "inconclusive" and "eager itself fails" in result.summary
@@ -179,13 +179,13 @@ def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
 
 @thorough
 def test_a_missing_operator_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A program that cannot be loaded is not called a failing one."""
+    """A program that cannot be loaded is not called failing."""
     result = compared_zoo(zoo, tmp_path, "plugin")
     assert result.outcome == "inconclusive" and "extra_imports" in result.summary
 
 
 class Unset(nn.Module):  # type: ignore[misc]
-    """Its operator leaves half of the memory that it is given unwritten."""
+    """The operator leaves half of its output unwritten."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -195,9 +195,9 @@ class Unset(nn.Module):  # type: ignore[misc]
 
 @thorough
 def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
-    """An exported program is compiled here; filling what nothing wrote changes its output.
+    """Filling memory that nothing wrote changes the output of a package compiled here.
 
-    What eager and each run find in that memory is chance, so that they may or may not agree.
+    Eager and the runs may agree or not, because they find random contents in that memory.
     """
     module = tmp_path / "ops.py"
     module.write_text(PARTIAL_OP)
@@ -216,7 +216,7 @@ def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
 
 @thorough
 def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A program that compiles and calls is run once; its own call is compared, with the weights of then."""
+    """The script runs once. Its call is compared, with the weights at that time."""
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
     given = [zoo("logarithm").with_name(f"logarithm.{kind}") for kind in ("exported.pt2", "inputs.pt")]
@@ -228,7 +228,7 @@ def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: P
 
 
 def test_what_cannot_be_compared_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package alone, a package as the program: each with what is allowed."""
+    """A package alone, and a package in place of the program, are rejected, with what is allowed."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
     with pytest.raises(ProblemError, match="nothing to compare with"):

@@ -1,4 +1,4 @@
-"""`decompile`: a package as a program that imports only torch, and what is said about both."""
+"""`decompile`: a package as a program that imports only torch, and how both compare."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(*words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", AGREE)
 def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Every launch is read, it and the outputs are equal up to rounding, and a linter finds nothing."""
+    """Every launch is read, launches and outputs are equal up to rounding, and the code passes a linter."""
     package, out = zoo(name), tmp_path / "out"
     words = ["--inputs", str(package.with_name(f"{name}.inputs.pt"))]
     if name == "plugin":
@@ -74,7 +74,7 @@ def _wrapper(members: Members, text: bytes) -> Members:
 
 @pytest.mark.parametrize("name", CUDA)
 def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Read whole, and right on the CPU, where attention has no layout in the wrapper."""
+    """It is read completely and right on the CPU, although attention has no layout in the wrapper."""
     recorded, package = RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp", zoo(name)
     cuda = changed(
         package, tmp_path / "cuda.pt2", lambda each: each.update(_wrapper(each, recorded.read_bytes()))
@@ -91,7 +91,7 @@ def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_p
 
 
 def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An index outside its table: the launch, the element, the value and the limit; the package aborts."""
+    """An index outside its table gives launch, element, value and limit, where the package aborts."""
     package = zoo("ranker")
     code, found = decompile(package, tmp_path / "out", "-i", str(package.with_name("ranker.bad-index.pt")))
     assert (code, found["outcome"]) == (1, "program_failed")
@@ -100,7 +100,7 @@ def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Pat
 
 @thorough
 def test_layer_norms_are_put_together(zoo: ZooPackage) -> None:
-    """A layer norm or softmax is one line, launches have few, and a result has the name of its module."""
+    """A layer norm or softmax is one line, launches have few lines, and results are named after modules."""
     assert ".softmax(-1)" in write_program(view_package(zoo("ranker"))).text
     norms = write_program(view_package(zoo("norms")))
     assert norms.text.count("F.layer_norm(") >= 5 and "F.gelu(" in norms.text
@@ -110,7 +110,7 @@ def test_layer_norms_are_put_together(zoo: ZooPackage) -> None:
 
 CHANGED = [
     ("ranker", "inputs", "clamp_min(tmp0, decltype(tmp0)(0))", "clamp_min(tmp0, decltype(tmp0)(1))", 2),
-    # another row, another element of a sum, and the last vector left out
+    # another row, another element of a sum, and a missing last vector
     ("ranker", "inputs", "x1 + 16L*tmp0", "x1 + 8L*tmp0", 0),
     ("ranker", "inputs", "out_ptr0[static_cast<int64_t>(3L +", "out_ptr0[static_cast<int64_t>(2L +", 4),
     ("ranker", "inputs", "(192L*ks0); x0+=", "(192L*ks0 - 8L); x0+=", 2),
@@ -118,13 +118,13 @@ CHANGED = [
     ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
     ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),
     ("branch", "inputs", ".sin()", ".cos()", 1),
-    # NaN in both, and the finite elements differ
+    # NaN in both, and finite elements differ
     ("logarithm", "bad-nan", "tmp2.log()", "tmp2.log() + tmp2", 1),
 ]
 
 
 def with_source(package: Path, folder: Path, old: str, new: str) -> Path:
-    """The package with a text of its kernels changed after the compile."""
+    """Write the package with a text of its kernels changed after the compile."""
 
     def edit(members: Members) -> None:
         kernels = name_ending(members, ".kernel.cpp")
@@ -139,7 +139,7 @@ def with_source(package: Path, folder: Path, old: str, new: str) -> Path:
 def test_a_launch_that_differs_is_named_and_no_other(
     zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
 ) -> None:
-    """The package has a kernel whose source says something else than what was compiled."""
+    """The source of a kernel differs from what was compiled."""
     package = zoo(name)
     words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt"))]
     _, same = decompile(package, tmp_path / "same", *words)
@@ -157,7 +157,7 @@ def test_a_launch_that_differs_is_named_and_no_other(
     "name, statement", [("loop", "        while True:"), *nightly(("branch", "        else:"))]
 )
 def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: str, statement: str) -> None:
-    """A branch and a loop agree; the launches of the branch that was not taken are said not to have run."""
+    """A branch and a loop agree. Launches of the branch not taken are reported as not run."""
     package = zoo(name)
     _, found = decompile(package, tmp_path / "out", "--inputs", str(package.with_name(f"{name}.inputs.pt")))
     assert found["outcome"] == "agrees" and found["not_read"] == []
@@ -173,7 +173,7 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
 def test_the_source_is_the_reference_of_a_package_alone(
     zoo: ZooPackage, tmp_path: Path, form: str, row: tuple[str, str, str, str, int]
 ) -> None:
-    """Without a program, a launch unlike its source is proven by a compile of that; also for a script."""
+    """Without a program, a launch that differs from its source is proven by compiling it; in scripts too."""
     package, (name, inputs, old, new, launch) = zoo("ranker"), row
     file, wrong = package.with_name(f"{name}.{inputs}.pt"), with_source(package, tmp_path, old, new)
     words = [str(wrong), "--inputs", str(file)]
@@ -198,7 +198,7 @@ def test_a_package_whose_launches_are_what_their_source_says(zoo: ZooPackage) ->
 
 
 def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Whole and as one launch: the failure goes, comes again, and the edit is the fix; a control fails."""
+    """As a whole and as one launch, the edit removes the failure and is the fix. A control fails."""
     package, program = zoo("logarithm"), tmp_path / "out" / "model.py"
     decompile(package, tmp_path / "out")
     bad = ["try-fix", str(package), "--inputs", str(package.with_name("logarithm.bad-nan.pt"))]
@@ -295,7 +295,7 @@ def _(x):
 
 
 def made_and_read(name: str, folder: Path, outcome: str = "agrees") -> dict[str, Any]:
-    """What is said of a package of one of these models and of its program."""
+    """Return the result for a package of one of these models and its program."""
     ops = folder / "ops.py"
     ops.write_text(OPS)
     argv = [sys.executable, "-c", MADE, str(folder), name]
@@ -310,11 +310,11 @@ def made_and_read(name: str, folder: Path, outcome: str = "agrees") -> dict[str,
     ("name", "outcome"), nightly(("joins", "agrees"), ("layouts", "agrees"), ("turns", "differs"))
 )
 def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: str) -> None:
-    """Parts of one tensor stay in one memory; a kernel reads what an operator returned as it expects it.
+    """Parts of a tensor share memory, and a kernel reads an operator's result with the layout it expects.
 
-    The operator returns other strides than its fake function: the package is wrong, and none of its launches.
-    Weights lie behind a library or in files of torch.save, one of them complex; a kernel reads its own
-    results by place; an argument owns its handle.
+    The operator returns other strides than its fake function: the package is wrong, but no launch is.
+    Weights are behind the library or in files of torch.save, one of them complex. A kernel reads its own
+    results by place. An argument owns its handle.
     """
     found = made_and_read(name, tmp_path, outcome)
     assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}, found
@@ -322,7 +322,7 @@ def test_a_launch_is_judged_on_its_memory(tmp_path: Path, name: str, outcome: st
 
 @thorough
 def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
-    """Handles are moved side by side, each turn from what the turn before left; one turn chooses."""
+    """Each iteration takes handles from the one before, and one iteration has a condition."""
     made_and_read("flows", tmp_path)
     text = (tmp_path / "out" / "model.py").read_text()
     assert re.search(r"^        if \w+ > 6:$", text, re.M) and re.search(
@@ -332,10 +332,10 @@ def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
 
 @thorough
 def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
-    """Uniform, normal and whole numbers by seed and offset, and the seeds from the generator.
+    """Uniform, normal and integer draws depend on seed and offset, and seeds on the generator.
 
-    The generator of a process has a seed of its own. Whether a product is equal to the last bit depends on
-    what was drawn; a draw that is compared with a probability is the same or not.
+    The generator of a process has its own seed. Whether a product is equal to the last bit depends on the
+    draw. A draw compared with a probability is either the same or not.
     """
     found = made_and_read("draws", tmp_path)
     product, drawn = (each["agreement"] for each in found["outputs"])
@@ -344,7 +344,7 @@ def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
 
 
 def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A folder with something in it is refused, and a launch that is not there named."""
+    """A folder that is not empty is rejected, and an unknown launch is named."""
     (tmp_path / "mine.txt").write_text("mine")
     code, found = decompile(zoo("ranker"), tmp_path)
     assert code == 2 and "not empty" in found["error"]
@@ -355,7 +355,7 @@ def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hostile", ['x"] = 1\nimport os; os.abort() #', "x\u00b2", "float"])
 def test_names_of_a_package_are_no_code(zoo: ZooPackage, hostile: str) -> None:
-    """A weight that is named like code, or like what the program calls, stays a string."""
+    """A weight named like code, or like a name in the program, stays a string."""
     view = view_package(zoo("ranker"))
     package = copy.copy(view.package)
     package.__dict__["constants"] = tuple(replace(each, fqn=hostile) for each in view.package.constants)
@@ -366,7 +366,7 @@ def test_names_of_a_package_are_no_code(zoo: ZooPackage, hostile: str) -> None:
 
 
 class Tagged:
-    """A list or dict with the tag of its type, as `torch::jit::pickle_save` writes it."""
+    """A list or dict with its type's tag, as `torch::jit::pickle_save` writes it."""
 
     def __init__(self, value: Any, kind: str) -> None:
         self.value, self.kind = value, kind
@@ -378,10 +378,10 @@ class Tagged:
 
 
 def captured(folder: Path, how: str) -> Path:
-    """The kernel captures of a call of the recorded package `jagged`, with a fault at its first launch.
+    """Write the kernel captures of a call of the recorded package `jagged`, with a fault at its first launch.
 
-    They have the format of torch's `kernel_capture.h`, which no release has: torch 2.13 was seen to write
-    the same members and pickle from `aoti_torch_save_kernel_capture`, compiled against it.
+    The format is that of torch's `kernel_capture.h`, which no release has. Compiled against it,
+    `aoti_torch_save_kernel_capture` wrote the same members and pickle with torch 2.13.
     """
     import torch
 
@@ -419,7 +419,7 @@ CAPTURES = {
 
 @pytest.mark.parametrize("how", CAPTURES)
 def test_captured_launches_are_judged_by_their_source(tmp_path: Path, how: str) -> None:
-    """Without inputs and GPU: the launch, its tensors before it, and what a later launch read of it."""
+    """Without inputs and GPU, the launch is named, with its inputs and what a later launch read."""
     view, kept = recorded("jagged", tmp_path), captured(tmp_path, how)
     outcome, category, launch, told = CAPTURES[how]
     _, found = command("diagnose", str(view.package.path), "--recording", str(kept))
@@ -433,7 +433,7 @@ def test_captured_launches_are_judged_by_their_source(tmp_path: Path, how: str) 
 
 
 def test_what_is_no_capture_of_the_package_is_said(tmp_path: Path) -> None:
-    """A kernel of another package, arguments of another launch, and a file that would run code."""
+    """The error names a kernel of another package, arguments of another launch, or a file that runs code."""
     view, kept = recorded("jagged", tmp_path), captured(tmp_path, "healthy")
     first, second, *others = sorted(kept.iterdir())
     content = first.read_bytes()

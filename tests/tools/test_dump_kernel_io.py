@@ -1,4 +1,4 @@
-"""Kernel I/O on real packages, through launch probes."""
+"""Inputs and outputs of kernels of real packages, through launch probes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model_of(zoo: ZooPackage, name: str) -> PackageView:
 
 
 def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A logarithm of a negative value is put on its own launch, element and model line, not on later ones."""
+    """NaN is put on the launch of the logarithm, with element and model line, and not on later launches."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"))
     assert seen.returned and seen.first_bad is not None
     bad = seen.first_bad
@@ -53,7 +53,7 @@ def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_pat
 
 
 def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The bad index is found before the launch that would fail, with its place and the bound."""
+    """The bad index is found before the launch that would fail, with its position and bound."""
     seen = dumped(tmp_path, package(zoo, "ranker", "bad-index"))
     assert not seen.returned and seen.failure is not None and seen.first_bad is not None
     bad = seen.first_bad
@@ -63,14 +63,14 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
 
 
 def test_an_operators_index_is_held_against_what_it_indexes(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A scatter has no assert that could tell: its index is held against the dimension that it writes."""
+    """A scatter has no assert, so its index is compared with the dimension that it writes."""
     bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), launches=[1]).first_bad
     assert bad is not None and (bad.what, bad.kind, bad.launch) == ("outside", "input", 1)
     assert (bad.element.value, bad.argument) == ("300", "arg1_1") and "0 <= index < 12" in bad.summary
 
 
 def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A bound that is the size of another input is taken from the launch itself."""
+    """A bound that is another input's size is read from the launch."""
     bad = dumped(tmp_path / "bad", package(zoo, "jagged", "bad-index")).first_bad
     assert bad is not None and (bad.what, bad.kind, bad.element.value) == ("outside", "input", "9")
     assert "< 6 = ks1" in bad.summary
@@ -78,7 +78,7 @@ def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: 
 
 
 def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_path: Path) -> None:
-    """With stop_at_first_bad the call ends at the finding, and that end is not told as the workload's."""
+    """With stop_at_first_bad, the call ends at the finding, which is not reported as a failure."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"), stop_at_first_bad=True)
     assert seen.stopped and not seen.returned and seen.failure is None
     assert seen.first_bad is not None and seen.first_bad.argument == "buf1"
@@ -86,7 +86,7 @@ def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_pa
 
 
 def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Good inputs give statistics of every launch and no finding; tensors are saved as they are seen."""
+    """Good inputs give statistics of every launch and no finding, and tensors are saved."""
     call = package(zoo, "logarithm", "inputs")
     seen = dumped(tmp_path, call, launches=[1], buffers=["buf1"], save=True)
     assert seen.returned and seen.first_bad is None and seen.failure is None
@@ -99,7 +99,7 @@ def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> Non
 
 
 def test_launches_are_chosen_by_model_line(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A line of the model stands for the launches that come from it, and narrows a choice of launches."""
+    """A line of the model selects its launches, and restricts other choices."""
     call = package(zoo, "logarithm", "inputs")
     (place,) = model_of(zoo, "logarithm").locations(1)
     for line in (f"{place.file}:{place.line}", f"{Path(place.file).name}:{place.line}", str(place.line)):
@@ -112,7 +112,7 @@ def test_launches_are_chosen_by_model_line(zoo: ZooPackage, tmp_path: Path) -> N
 
 
 def test_a_package_without_provenance_knows_no_lines(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The refusal says how to compile so that lines are known."""
+    """The error says how to compile so that lines are known."""
     call = package(zoo, "logarithm", "inputs")
     unknowing = changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
     with pytest.raises(ProblemError, match="INDUCTOR_PROVENANCE"):
@@ -130,7 +130,7 @@ def test_a_package_without_provenance_knows_no_lines(zoo: ZooPackage, tmp_path: 
 def test_an_unknown_choice_is_refused_with_near_names(
     zoo: ZooPackage, tmp_path: Path, choice: dict[str, list[Any]], reason: str
 ) -> None:
-    """A choice that matches nothing is an error, not an empty result."""
+    """A choice that matches nothing is an error, and not an empty result."""
     with pytest.raises(ProblemError, match=reason):
         dumped(tmp_path, package(zoo, "logarithm", "inputs"), **choice)
 
@@ -144,7 +144,7 @@ def values(launch: int, kernel: str, *arguments: ArgumentValues) -> LaunchValues
 
 
 def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
-    """What no launch wrote is the caller's input or the model's constant, under the name its owner knows."""
+    """A bad value that no launch wrote is an input or constant, with the name that its owner uses."""
     model = model_of(zoo, "logarithm")
     given = ArgumentValues(name="arg4_1", when="before", role="read", non_finite=NAN)
     weight = ArgumentValues(name="inp_weight", when="before", role="read", non_finite=NAN)
@@ -155,7 +155,7 @@ def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
 
 
 def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) -> None:
-    """A product reads the weight [8, 16] transposed; its owner knows [5, 12] and not [12, 5]."""
+    """A product reads the weight [8, 16] transposed. The result has [5, 12], the owner's index."""
     bad = OddElement(value="nan", index=[12, 5], count=1)
     read = {"name": "out_weight", "when": "before", "role": "read", "shape": [16, 8], "stride": [1, 16]}
     argument = ArgumentValues.model_validate({**read, "non_finite": bad})
@@ -164,7 +164,7 @@ def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) ->
 
 
 def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) -> None:
-    """A mask is reported with a doubt, and never before a NaN."""
+    """A mask is reported as perhaps intended, and never before a NaN."""
     model = model_of(zoo, "logarithm")
     mask = values(0, "k", ArgumentValues(name="buf0", when="after", role="written", non_finite=MASK))
     nan = values(1, "k", ArgumentValues(name="buf2", when="after", role="written", non_finite=NAN))
@@ -174,6 +174,6 @@ def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) ->
 
 
 def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
-    """What an output buffer holds before its launch means nothing."""
+    """The contents of an output buffer before its launch are ignored."""
     unset = ArgumentValues(name="buf0", when="before", role="written", uninitialised=True, non_finite=NAN)
     assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None

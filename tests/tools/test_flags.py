@@ -1,4 +1,4 @@
-"""The flag table: what is refused, what is set, and that the installed torch agrees."""
+"""The table of flags: what is rejected, what is set, and agreement with the installed torch."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
 def test_a_flag_that_cannot_act_is_refused_with_the_reason(
     asked: dict[str, object], where: dict[str, str], reason: str
 ) -> None:
-    """A flag that would silently do nothing never gets into a plan."""
+    """A flag that would have no effect is never used."""
     with pytest.raises(ProblemError, match=reason):
         select(asked, **where)  # type: ignore[arg-type]
 
 
 def test_a_companion_is_asked_for_only_where_it_is_needed() -> None:
-    """From the release that needs it, and not for a flag at its off value; what is not known is said."""
+    """It is required from its first release on, and not for a flag that is off. Unknowns give warnings."""
     profile = {"TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": 1}
     assert select(profile, torch_version="2.13.0").env == dict.fromkeys(profile, "1")
     assert select({"DUMP_AOTI_MINIFIER": 0}).env == {"DUMP_AOTI_MINIFIER": "0"}
@@ -73,7 +73,7 @@ def test_a_companion_is_asked_for_only_where_it_is_needed() -> None:
 
 
 def test_every_name_belongs_to_one_flag() -> None:
-    """No two rows of the table share a spelling, and rows name only flags of the table."""
+    """No two rows have the same name, and rows refer only to flags of the table."""
     counted = Counter(name for flag in FLAGS for name in flag.names())
     assert [name for name, count in counted.items() if count > 1] == []
     named = [name for flag in FLAGS for name in (*(need.name for need in flag.needs), *flag.conflicts)]
@@ -81,7 +81,7 @@ def test_every_name_belongs_to_one_flag() -> None:
 
 
 def test_versions_are_read_from_build_strings() -> None:
-    """Local version parts are ignored, and other text is refused."""
+    """Local version parts are ignored, and other text is rejected."""
     select({"TORCHINDUCTOR_NAN_ASSERTS": 1}, torch_version="2.13.0+cu130", device="cpu")
     with pytest.raises(ProblemError, match=r"this is 2\.12"):
         select({"TORCHINDUCTOR_NAN_ASSERTS": 1}, torch_version="2.12.1+cpu", device="cpu")
@@ -96,7 +96,7 @@ def of_torch(tmp_path_factory: pytest.TempPathFactory) -> Flags:
 
 @pytest.mark.parametrize("name", [pytest.param(f.name, marks=[] if f.inert else thorough) for f in FLAGS])
 def test_the_installed_torch_has_what_the_row_says(of_torch: Flags, name: str) -> None:
-    """Its entry exists, its variable changes it, later ones are not there, and nothing reads an inert one."""
+    """The entry exists and its variable changes it; later ones are missing; nothing reads an inert one."""
     assert of_torch.trials()[name]() == ""
 
 
@@ -113,7 +113,7 @@ def exported(zoo: ZooPackage, name: str) -> Path:
 
 @pytest.mark.slow
 def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Any) -> None:
-    """Flags given as variables and as configuration both end up in the generated code."""
+    """Flags given as variables and as configuration are in the generated code."""
     made = flagged_ranker
     assert made.ok and made.failure is None and made.package is not None
     assert made.torch and made.device == "cpu" and made.provenance
@@ -127,7 +127,7 @@ def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Any) -> No
 
 @thorough
 def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A broken toolchain ends in a failure that names its family and its line, not in an exception."""
+    """A broken toolchain gives a failure with its family and line, and no exception."""
     workload = ExportedWorkload(exported=exported(zoo, "ranker"), env={"CXX": "no-such-compiler"})
     made = compiled(tmp_path, workload, {"TORCHINDUCTOR_VEC_ISA_OK": 1})
     assert not made.ok and made.package is None and made.failure is not None
@@ -138,7 +138,7 @@ def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A flag is refused before the compiler starts, by the program's device and the installed torch."""
+    """The flag is rejected before the compiler starts, by the program's device and the installed torch."""
     workload = ExportedWorkload(exported=exported(zoo, "ranker"))
     with pytest.raises(ProblemError, match="for cuda models only"):
         compiled(tmp_path / "a", workload, {"triton.autotune_at_compile_time": 0})
@@ -152,7 +152,7 @@ def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path
 
 @thorough
 def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Level 2 for one kernel: the log of the run names its buffer, and explain-error says so."""
+    """With level 2 for one kernel, the run's log names its buffer, and explain-error says so."""
     exported = zoo("logarithm").with_name("logarithm.exported.pt2")
     flags = {PRINTER: "2", FILTER: "cpp_fused_log_mul_sigmoid_0"}
     made = compiled(tmp_path / "c", ExportedWorkload(exported=exported), flags)
@@ -176,7 +176,7 @@ RANKER_FLAGS: dict[str, object] = {
 
 @pytest.fixture(scope="session")
 def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The ranker compiled with flags of both kinds: variables and configuration."""
+    """The ranker compiled with variables and configuration."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
     workload = ExportedWorkload(exported=exported(zoo, "ranker"), env=cache)
     return compiled(tmp_path_factory.mktemp("flagged"), workload, RANKER_FLAGS)

@@ -1,4 +1,4 @@
-"""inspect_package: an overview, answers by every kind of question, and pages."""
+"""inspect_package: overview, answers to every kind of question, pages; explain_error."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RESULT_LIMIT = 10_000
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Ask about a package, in a folder of its own."""
+    """Return a function that asks about a package, in a new folder."""
 
     def run(package: Path, **question: Any) -> Any:
-        if package.is_dir():  # the files of a wrapper alone: the library beside them stands for all
+        if package.is_dir():  # only a wrapper's files: use the library beside them
             package = next(package.glob("*.wrapper.cpp")).with_suffix(".so")
             package.touch()
         found = tool("inspect_package", tmp_path, package=package, **question)
@@ -41,7 +41,7 @@ def ask(tmp_path: Path) -> Ask:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A directory that holds a wrapper of 320 launches and nothing else."""
+    """A directory with only a wrapper of 320 launches."""
     where = tmp_path / "made"
     where.mkdir()
     (where / "made.wrapper.cpp").write_text(make_wrapper(320), encoding="utf-8")
@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path: Path) -> None:
-    """An index of 32 bits at 100,000 rows, with the kernel's own page. None for a healthy kernel."""
+    """A 32-bit index at 100,000 rows is listed with the kernel's page. A healthy kernel has no defect."""
     view_of(FAULTS / "int32_overflow", tmp_path)
     overview = ask(tmp_path).overview
     assert overview is not None
@@ -62,7 +62,7 @@ def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path:
 
 @pytest.mark.slow
 def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
-    """Without a question: device, inputs, sizes, kernels and all launches in short."""
+    """Without a question, the answer has device, inputs, sizes, kernels and all launches."""
     found = ask(zoo("jagged"))
     assert found.overview is not None
     assert (found.overview.device, found.overview.launches, found.overview.outputs) == ("cpu", 3, 1)
@@ -79,7 +79,7 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
 
 @pytest.mark.slow
 def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
-    """Every question is answered with its kind of fact, about the thing asked for."""
+    """Every question is answered with its kind of fact, about the right thing."""
     package = zoo("jagged")
 
     def one(kind: str, **asked: object) -> Any:
@@ -118,14 +118,14 @@ def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
     ],
 )
 def test_what_is_not_there(zoo: ZooPackage, ask: Ask, asked: dict[str, object]) -> None:
-    """A name that the package does not hold is refused with what it does hold, or with the form wanted."""
+    """An unknown name is rejected, with the known names or the required form."""
     with pytest.raises(ProblemError) as caught:
         ask(zoo("jagged"), **asked)
     assert caught.value.allowed or "file.py:LINE" in caught.value.what
 
 
 def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
-    """Following the pages gives every launch once, in order, and each page stays within its size."""
+    """The pages give every launch once, in order, and each page is within its size."""
     seen: list[int] = []
     offset: int | None = 0
     while offset is not None and len(seen) < 3:
@@ -137,7 +137,7 @@ def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
 
 
 def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
-    """Names used by hundreds of launches are counted in full and listed in part."""
+    """Names used by hundreds of launches are counted completely, but listed in part."""
     (symbol,) = ask(made, symbol="s77").facts
     assert symbol["used_by_launches"] > len(symbol["launches"]) > 0
     (buffer,) = ask(made, buffer="buf320").facts
@@ -145,7 +145,7 @@ def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
 
 
 def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
-    """The overview says that launches run before the first call; the constant and the kernel show them."""
+    """The overview says that launches run before the first call. Constant and kernel have them."""
     for file, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
         source = RECORDINGS / file / "folding.torch-2.13-cpu.cpp"
         (tmp_path / f"folding.{kind}.cpp").write_bytes(source.read_bytes())
@@ -160,7 +160,7 @@ def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
 
 
 def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
-    """Where Triton sources are not in the package, an assertion is not said to belong to another one."""
+    """If Triton sources are missing, an assertion is not said to belong to another package."""
     source = WRAPPERS / "lazy_shift.torch-2.15-cuda.cpp"
     (tmp_path / "lazy.wrapper.cpp").write_bytes(source.read_bytes())
     (told,) = ask(tmp_path).notes
@@ -194,13 +194,13 @@ def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
     ids=["of a shell", "of a script", "of a stack", "of Python"],
 )
 def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) -> None:
-    """A shell that saw a program end names it with its arguments, a C++ stack names it alone."""
+    """A shell names the program that ended with its arguments, a C++ stack without."""
     assert program_of(read_log(lines.splitlines())) == arguments
 
 
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
 def test_an_unknown_text_is_not_called_silence(tmp_path: Path, text: str) -> None:
-    """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
+    """The result does not say that the text has no error, and does not suggest a hang."""
     found = tool("explain_error", tmp_path, text=text)
     assert found.summary == "This text matches no known error."
     assert found.next.tool == "run_deterministic" and found.lines == [f"1: {text}"]
@@ -208,20 +208,20 @@ def test_an_unknown_text_is_not_called_silence(tmp_path: Path, text: str) -> Non
 
 
 def test_the_closest_family_is_named(tmp_path: Path) -> None:
-    """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
+    """A text with a typing error is compared with families: the closest is a note, not a finding."""
     found = tool("explain_error", tmp_path, text="index out of bound 0 <= tmp27 < 32L")
     assert not found.known and found.category is None
     assert found.notes[0].startswith("closest known error: cpu_index_assert")
 
 
 def test_open_launch_without_error(tmp_path: Path) -> None:
-    """Without an error text the launch that did not end is named."""
+    """Without an error text, the launch that did not end is named."""
     found = tool("explain_error", tmp_path, text="[ before_launch: a_0 ]")
     assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
 
 
 def recorded(where: Path, name: str) -> Path:
-    """A recorded package by its library: beside it lie its wrapper, and its kernels on the CPU."""
+    """Write a recorded package, and return its library. The wrapper and CPU kernels are beside it."""
     for folder, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
         source = RECORDINGS / folder / f"{name}.cpp"
         if source.exists():
@@ -232,7 +232,7 @@ def recorded(where: Path, name: str) -> Path:
 
 @pytest.mark.slow
 def test_several_places_are_shown(tmp_path: Path, zoo: ZooPackage) -> None:
-    """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
+    """If a kernel has a check twice, both are shown with their differences. A line selects one."""
     text = "index out of bounds: 0 <= tmp10 < 12L"
     both = tool("explain_error", tmp_path, text=text, package=zoo("scatter"))
     assert len({fact["location"] for fact in both.trace}) == len(both.trace) == 2
@@ -245,7 +245,7 @@ def test_several_places_are_shown(tmp_path: Path, zoo: ZooPackage) -> None:
 
 
 def test_the_text_of_a_device(tmp_path: Path) -> None:
-    """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
+    """A Triton assertion gives the launch, the input with the index, and the range of negative indices."""
     package = recorded(tmp_path, "scatter.torch-2.11-cuda")
     text = (
         "/c/xy.py:27: unknown: block: [0,0,0], thread: [7,0,0] Assertion "

@@ -1,4 +1,4 @@
-"""`locate_fault` on CPU packages, scripts and commands, and its parts that run without a GPU."""
+"""`locate_fault` on CPU packages, scripts and commands, and its parts that need no GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def located(context: Context, workload: Workload, **asked: Any) -> Any:
 
 @pytest.mark.slow
 def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: ZooPackage, context: Context) -> None:
-    """AddressSanitizer sees row 32 of 32; the join names line, weight, row and input."""
+    """AddressSanitizer sees row 32 of 32, which is linked with line, weight, row and input."""
     found = located(context, call(zoo, "ranker", "bad-index"))
     fault = found.fault
     assert (
@@ -59,7 +59,7 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: ZooPackage, contex
 
 @pytest.mark.slow
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context) -> None:
-    """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
+    """Both methods ran without a finding, and the summary does not call the numbers right."""
     found = located(context, call(zoo, "ranker", "inputs"))
     assert not found.found
     assert [a.tool for a in found.attempts] == ["asan", "native"]
@@ -95,7 +95,7 @@ def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, sanitizer: Path) -> None:
-    """The program runs under the prefix, writes its journal, and the report in its output is read."""
+    """The program runs under the prefix and writes its journal, and the report in its output is read."""
     assert find_tool("compute-sanitizer", {}, Path(sys.executable)) == sanitizer
 
     async def run() -> Any:
@@ -114,7 +114,7 @@ def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, 
 def test_a_run_that_went_on_unchecked_is_no_clean_run(
     zoo: ZooPackage, context: Context, sanitizer: Path
 ) -> None:
-    """compute-sanitizer that attached to nothing makes the method fail, so that the next one is tried."""
+    """If compute-sanitizer did not attach, the method fails and the next one is tried."""
     told = sanitizer.read_text().replace("moe-dispatch.memcheck", "no-attach.synccheck")
     sanitizer.write_text(told)
 
@@ -127,7 +127,7 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
 
 
 def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
-    """They give false alarms; another setting of the allocator stays."""
+    """They give false alarms. Other settings of the allocator stay."""
     assert "PYTORCH_CUDA_ALLOC_CONF" in fault_run.left_out(
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     )
@@ -135,7 +135,7 @@ def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
 
 
 def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: ZooPackage) -> None:
-    """memcheck's own record of an assert names no kernel; the printed line does."""
+    """memcheck's record of an assert names no kernel, but the printed line does."""
     recorded, view = RECORDINGS / "feature-cache.memcheck.txt", view_package(zoo("ranker"))
     _, accesses = fault_run.read_report(recorded, "memcheck", view)
     access = accesses[0]
@@ -145,7 +145,7 @@ def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: ZooPackage)
 
 
 def test_a_progress_log_is_enough_without_a_debugger(context: Context, tmp_path: Path) -> None:
-    """No core file and no cuda-gdb: the driver's lines name exception and kernel."""
+    """Without core file and cuda-gdb, the driver's lines name exception and kernel."""
     log = tmp_path / "output.log"
     log.write_text(
         "[06:43:15] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)\n"
@@ -181,7 +181,7 @@ def located_in(directory: Path, workload: Workload, **asked: Any) -> Any:
 
 @thorough
 def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The second call runs under AddressSanitizer: the address is known, and the script's line."""
+    """The second call runs under AddressSanitizer. Its address and the script's line are known."""
     found = located_in(tmp_path, program(tmp_path, zoo("ranker")))
     assert (found.tool, found.instrumented) == ("asan", True)
     assert found.notes[0].endswith("serve.py:6")
@@ -191,7 +191,7 @@ def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: P
 
 @thorough
 def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Above the cap nothing can be replayed: the program itself is run, launches have no addresses."""
+    """Inputs above the cap cannot be replayed, so the program itself runs, and launches have no addresses."""
     found = located_in(tmp_path, program(tmp_path, zoo("ranker"), AOTI_DEBUG_CAPTURE_CAP="100"))
     assert (found.tool, found.instrumented) == ("native", False)
     assert "not kept" in found.notes[0]
@@ -201,7 +201,7 @@ def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage
 
 @pytest.mark.slow
 def test_a_program_that_shows_no_package_needs_one(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A host that the hook does not see into is refused without its package, and run with it."""
+    """A host that the hook cannot see into needs its package."""
     host = CommandWorkload(argv=[sys.executable, "-I", "-c", "import os; os.abort()"], cwd=tmp_path)
     with pytest.raises(ProblemError, match="no load of a package was seen"):
         located_in(tmp_path, host)

@@ -1,4 +1,4 @@
-"""Failing programs cut down to scripts that fail alike under a plain interpreter, here and on an H200."""
+"""Failing programs reduced to scripts that fail in the same way in a plain interpreter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.zoo.names import thorough
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
 SMALL = 1 << 20  # bytes
-# The operator returns another layout than its fake function says: generated code reads it in the wrong order.
+# The operator returns another layout than its fake function, so generated code reads a wrong order.
 TURNED = """
 import sys
 import torch
@@ -48,7 +48,7 @@ if __name__ == "__main__":
         print(torch._inductor.aoti_load_package(package)(x)[0])
 """
 
-# The compiler has no form for the operator's second result (2.13, ir.FallbackKernel).
+# The compiler cannot handle the operator's second result (2.13, ir.FallbackKernel).
 NO_LOWERING = """
 import sys
 import torch
@@ -71,7 +71,7 @@ if __name__ == "__main__":
         exported = torch.export.export(Model(), (torch.ones(4, 8),))
         torch._inductor.aoti_compile_and_package(exported, package_path=sys.path[0] + "/tally.pt2")
 """
-# The generated C++ calls a C shim that the options declare under another name.
+# The generated C++ calls a C shim that the options declare with another name.
 NO_SHIM = (
     NO_LOWERING.replace("tuple[torch.Tensor, float]", "torch.Tensor")
     .replace("x - x.mean(), float(x.mean())", "x - x.mean()")
@@ -100,7 +100,7 @@ def program(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
 
 
 def run_alone(result: Any, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Copy the files elsewhere and run the script with nothing of ours in reach."""
+    """Copy the files elsewhere, and run the script without our code."""
     for file in result.files:
         target = tmp_path / "alone" / file.path.relative_to(script_of(result).parent)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def script_of(result: Any) -> Any:
 
 @thorough
 def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Of five operators the logarithm is left, with the model's line, in a small script that gives NaN."""
+    """Of five operators, only the logarithm is left, with its line, in a small script that gives NaN."""
     result = reduced(tmp_path, program(zoo, "logarithm", "bad-nan"))
     assert (result.outcome, result.exit_status, result.complete) == ("reduced", 3, True)
     assert [node.operator for node in result.nodes] == ["aten.log.default"]
@@ -129,14 +129,14 @@ def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_pat
 
 @thorough
 def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a failure there is nothing to cut down, and the error says so."""
+    """Without a failure, nothing can be reduced, and the error says so."""
     with pytest.raises(ProblemError, match="does not fail"):
         reduced(tmp_path, program(zoo, "logarithm", "inputs"))
 
 
 @thorough
 def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> None:
-    """An index assertion needs the lookup alone; the script meets the same assertion by itself."""
+    """Only the lookup is needed, and the script fails with the same assertion."""
     result = reduced(tmp_path, program(zoo, "ranker", "bad-index"))
     assert (result.outcome, result.failure.family) == ("reduced", "cpu_index_assert")
     assert [node.operator for node in result.nodes] == ["aten.embedding.default"]
@@ -147,7 +147,7 @@ def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> N
 
 @thorough
 def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
-    """A script whose operator breaks its fake function's promise: the operator and what sums over rows."""
+    """The operator breaks its fake function's promise. It is left with what sums over rows."""
     script = tmp_path / "turned.py"
     script.write_text(TURNED)
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED), budget_s=400)
@@ -166,7 +166,7 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, said: str) -> None:
-    """The operator that the compiler refuses is left, in one file, without the user's values and code."""
+    """The operator that the compiler rejects is left, in one file, without the user's values and code."""
     script = tmp_path / "tally.py"
     script.write_text(text)
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
@@ -179,7 +179,7 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
 
 
 def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package does not hold its graph; the error says what does."""
+    """A package has no graph, and the error says what has one."""
     with pytest.raises(ProblemError, match="does not hold the graph") as refused:
         reduced(tmp_path, PackageWorkload(package=zoo("ranker")))
     assert "exported" in refused.value.allowed
@@ -187,7 +187,7 @@ def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Pat
 
 RECORDED = RECORDINGS / "gpu_tools"
 
-# How the recorded script ended: exit status, or the signal that killed it.
+# How the recorded script ended: exit status or signal.
 ENDED: dict[str, int | str] = {
     "ranker": "SIGABRT",
     "logarithm": 3,
@@ -209,7 +209,7 @@ def finished(output: Path, ended: int | str) -> Finished:
 
 @pytest.mark.parametrize("name", sorted(ENDED))
 def test_the_script_fails_like_the_workload(name: str) -> None:
-    """Run alone it printed the same family of error, or the same kind of bad value, as the result says."""
+    """The script printed the same family of error or kind of bad value as the result."""
     result = Reduced.model_validate_json((RECORDED / f"reduce-{name}.json").read_text())
     assert result.outcome == "reduced"
     run = finished(RECORDED / f"reduce-{name}.run.txt", ENDED[name])
@@ -261,7 +261,7 @@ INF = "not finite: output 0 holds 0 nan and 3 inf of 3"
 def test_only_the_same_failure_counts(
     tmp_path: Path, shown: FailureShown, ended: int | str, text: str, result: str
 ) -> None:
-    """Signal, phase and family of text must agree; what changes from run to run does not matter."""
+    """Signal, phase and family must be equal. What changes from run to run does not matter."""
     output = tmp_path / "output.log"
     output.write_text(text + "\n")
     assert result_of_script(finished(output, ended), shown) == result

@@ -1,4 +1,4 @@
-"""A captured load and call made again, and steps whose results are kept."""
+"""Captured loads and calls made again, and steps whose results are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worker.support import captured
 
 @pytest.mark.slow
 def test_nothing_to_replay(tmp_path: Path) -> None:
-    """A program that never used AOTInductor leaves nothing to replay, and that is said."""
+    """A program that never used AOTInductor cannot be replayed, and the error says so."""
     with pytest.raises(ProblemError, match="without a load or call"):
         plan_replay(captured(tmp_path, "print(1)"), None)
 
@@ -35,7 +35,7 @@ def test_nothing_to_replay(tmp_path: Path) -> None:
     ],
 )
 def test_which_scripts_may_be_imported(tmp_path: Path, code: str, expected: bool) -> None:
-    """Only a file whose top level asks for `__main__` is imported; of another one, only its operators are."""
+    """Only a file whose top level checks `__main__` is imported. Of others, only the operators are."""
     script = tmp_path / "program.py"
     script.write_text(code)
     argv = ["python", "-u", str(script), "x.pt"]
@@ -65,7 +65,7 @@ def call(**more: Any) -> dict[str, Any]:
 def test_a_load_that_took_the_current_device_names_it(
     options: dict[str, Any], current: int | None, made_with: dict[str, Any]
 ) -> None:
-    """The worker's own current device is the first; what the program named stays."""
+    """The worker's current device is the first one. A device that the program named stays."""
     seen = capture(loads=[load(options=options, current_device=current)])
     request = plan_replay(seen, seen.loads[0])
     assert request == {"package": "m.pt2", "steps": [], "extra_imports": [], **made_with}
@@ -73,7 +73,7 @@ def test_a_load_that_took_the_current_device_names_it(
 
 @pytest.mark.parametrize("current", [None, 0, 1])
 def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None:
-    """Kernels of custom operators go to the current device, wherever the package was loaded."""
+    """Kernels of custom operators use the current device, wherever the package was loaded."""
     seen = capture(loads=[load(options={"device_index": 1})], calls=[call(current_device=current)])
     request = plan_replay(seen, seen.calls[0])
     assert request["device_index"] == 1
@@ -86,7 +86,7 @@ def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None
 def test_only_a_failed_call_is_made_again_under_its_limit(
     outcome: str, headroom: int | None, limited: bool
 ) -> None:
-    """A process of ours needs more than the call: one that passed must not fail for them."""
+    """Our process needs more than the call, which must not fail because of that if it passed."""
     seen = capture(loads=[load()], calls=[call(outcome=outcome, headroom=headroom)])
     (step,) = plan_replay(seen, seen.calls[0])["steps"]
     assert ("headroom" in step) == limited
@@ -94,7 +94,7 @@ def test_only_a_failed_call_is_made_again_under_its_limit(
 
 @pytest.mark.parametrize(("size", "kept"), [(256 << 10, True), (8 << 20, False), (None, False)])
 def test_a_small_stack_is_replayed(size: int | None, kept: bool) -> None:
-    """A call that did not come back is made again on a stack of its size, where that is less than usual."""
+    """A call that did not return is made again with its stack size, if that is less than usual."""
     for outcome, limited in (("unfinished", kept), ("ok", False)):
         seen = capture(loads=[load()], calls=[call(outcome=outcome, stack_bytes=size)])
         (step,) = plan_replay(seen, seen.calls[0])["steps"]
@@ -105,7 +105,7 @@ BASE = Command(argv=("python", "-u", "main.py"), cwd=Path("/"), env={"A": "1"})
 
 
 def step(job: Path, name: str, request: object = None, ending: Any = "exit", wall_s: float = 1) -> Path:
-    """A step's directory with its streams; with `ending`, one that has ended and is kept."""
+    """Make a step's directory with its streams. With `ending`, the step has ended and is kept."""
     directory = job / name
     directory.mkdir(parents=True)
     if request is not None:
@@ -118,7 +118,7 @@ def step(job: Path, name: str, request: object = None, ending: Any = "exit", wal
 
 
 def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:
-    """The second request for the same is a repeat, and has to be run; the new directory has the old files."""
+    """A second request for the same step has to run. The new directory has the old files."""
     old = step(tmp_path, "01-run", {"x": 1})
     (old / "site").mkdir()
     (old / "site" / "saved.pt").write_text("tensor")
@@ -136,7 +136,7 @@ def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit_s", "used"), [(5, True), (60, False)])
 def test_a_time_limit_says_nothing_of_a_longer_one(tmp_path: Path, limit_s: float, used: bool) -> None:
-    """A step that reached its limit is kept for a limit as short, and run again under a longer one."""
+    """A step that reached its limit is reused for the same limit, but not for a longer one."""
     old = step(tmp_path, "01-run", ending="timeout", wall_s=5)
     found = StepCache.read(tmp_path).take(
         key_of(BASE, old), replace(BASE, timeout_s=limit_s), tmp_path / "02-run"

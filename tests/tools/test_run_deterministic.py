@@ -1,4 +1,4 @@
-"""Repeats under the deterministic flags, and with unset memory filled: stable, varying, flaky, clean."""
+"""Repeats with deterministic flags and filled memory: stable, varying, flaky and clean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import ZooPackage
 from tests.diagnosis.support import worker_run
 from tests.support.tools import tool
 
-# Keeps count of its runs in a file beside it, and does what argv names for this one.
+# Counts its runs in a file, and does what argv says for each run.
 TAKES_TURNS = """
 import os, pathlib, sys
 counter = pathlib.Path("count")
@@ -41,7 +41,7 @@ def turns(directory: Path, *acts: str) -> Any:
 
 @pytest.mark.slow
 def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A bad dtype fails alike each time, and the flag that finds it is among those reported."""
+    """A bad dtype fails in the same way each time, and the flag that finds it is reported."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
     found = repeated(tmp_path, workload, repeats=2)
@@ -54,7 +54,7 @@ def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a failure the outputs are compared; a note says what clean leaves open."""
+    """Without a failure, outputs are compared. A note says what `clean` does not prove."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
     found = repeated(tmp_path, workload, repeats=2)
@@ -64,7 +64,7 @@ def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_flags_of_the_workload_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without the input checks the same bad dtype gives another failure or none."""
+    """Without input checks, the bad dtype gives another failure or none."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
     workload = workload.model_copy(update={"env": {"AOTI_RUNTIME_CHECK_INPUTS": "0"}})
@@ -76,7 +76,7 @@ def test_flags_of_the_workload_are_kept(zoo: ZooPackage, tmp_path: Path) -> None
 
 
 def test_flaky_and_varying_failures(tmp_path: Path) -> None:
-    """Some failing is flaky, with its rate; all failing in two ways is varying."""
+    """If only some runs fail, the failure is flaky. If all fail, in two ways, it is varying."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     flaky = turns(tmp_path / "a", "pass", "segfault", "pass")
@@ -87,7 +87,7 @@ def test_flaky_and_varying_failures(tmp_path: Path) -> None:
 
 
 def test_the_flags_reach_any_command(tmp_path: Path) -> None:
-    """A command gets the flags in its environment; that it obeys them is not claimed."""
+    """A command gets the flags as variables, but may not obey them."""
     workload = CommandWorkload(argv=["sh", "-c", 'test "$PYTORCH_NO_CUDA_MEMORY_CACHING" = 1'])
     found = repeated(tmp_path, workload, repeats=1)
     assert found.pattern == "clean" and any("not known" in note for note in found.notes)
@@ -95,7 +95,7 @@ def test_the_flags_reach_any_command(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A package without inputs cannot be repeated, and neither can an exported program."""
+    """A package or exported program without inputs cannot be repeated."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
     for workload in (PackageWorkload(package=zoo("ranker")), ExportedWorkload(exported=exported)):
         with pytest.raises(ProblemError, match="inputs"):
@@ -117,7 +117,7 @@ def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
 def test_reads_of_unset_memory_are_told_from_noise(
     sums: list[str], filled: bool, expected: bool | None
 ) -> None:
-    """Steady outputs change when it is filled; outputs that differ become steady, if anything was filled."""
+    """Steady outputs change with the fill, or varying ones become steady, if anything was filled."""
     runs = ("first", "second", "filled", "filled_again")
     outputs = [{"event": "outputs", "run": run, "checksums": [s]} for run, s in zip(runs, sums, strict=False)]
     written = {"launch": 3, "sequence": 3, "name": "buf0", "kernel": "k"}

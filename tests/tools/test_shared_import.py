@@ -1,4 +1,4 @@
-"""Requests that share one import of torch: the same results, the same guarantees, nothing left."""
+"""Requests that share one import of torch: equal results, equal guarantees, no process left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ while not os.path.exists({pids!r}):
 
 
 def shared(directory: Path, work: Callable[[Context], Awaitable[None]]) -> Context:
-    """Carry `work` out in a context whose requests share an import."""
+    """Do `work` in a context whose requests share an import."""
     context = Context(directory=directory / "job", python=Path(sys.executable))
 
     async def run() -> None:
@@ -47,7 +47,7 @@ def shared(directory: Path, work: Callable[[Context], Awaitable[None]]) -> Conte
 
 
 def program(directory: Path, end: str) -> tuple[Path, dict[str, object]]:
-    """A request to import a file that starts a family of processes and then does `end`."""
+    """Return a request to import a file that starts a family of processes and then runs `end`."""
     pids = directory / "pids"
     module = directory / "dying.py"
     module.write_text(DYING.format(family=FAMILY, pids=str(pids), end=end))
@@ -55,7 +55,7 @@ def program(directory: Path, end: str) -> tuple[Path, dict[str, object]]:
 
 
 def forked(run: WorkerRun) -> bool:
-    """Whether the worker found torch imported already: the import takes a second and more."""
+    """Whether the worker found torch imported. The import takes more than a second."""
     begun = run.last(events.Torch)
     assert begun is not None
     return bool(begun.t < 0.5)
@@ -66,9 +66,9 @@ def facts(run: WorkerRun) -> list[Event]:
 
 
 def test_forks_report_what_processes_report(tmp_path: Path) -> None:
-    """Events, ending and exit status are those of a worker of its own; the second import costs nothing.
+    """Events, ending and exit status equal those of a separate worker, and the second import is free.
 
-    The server is killed: a request, sent before that was noticed, is carried out by its own process.
+    If the server is killed, a request sent before that is noticed runs in a new process.
     """
     inputs = saved(tmp_path, "in.pt", [torch.arange(6).view(2, 3)])
     alone = Context(directory=tmp_path / "alone", python=Path(sys.executable))
@@ -92,7 +92,7 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
 
 
 def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
-    """What is read late is that of the request; a variable that an import reads needs its own process."""
+    """Variables read late are the request's. A variable that an import reads needs another process."""
     (tmp_path / "elsewhere").mkdir()
     module = tmp_path / "told.py"
     module.write_text("import os\nprint(os.getcwd(), os.environ.get('AOTI_RUNTIME_CHECK_INPUTS'))\n1/0\n")
@@ -121,7 +121,7 @@ def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
     ids=["device", "thread"],
 )
 def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) -> None:
-    """The server begins anew with torch alone, and still serves."""
+    """The server starts again with torch alone, and serves."""
     (tmp_path / "harmful.py").write_text(f"import time, torch\n{harm}\n")
     env = {"PYTHONPATH": str(tmp_path)}
     inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
@@ -143,7 +143,7 @@ def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) 
 def test_a_fork_that_ends_early_takes_only_its_own_along(
     tmp_path: Path, end: str, signal_name: str | None
 ) -> None:
-    """A crash, a time limit or a cancelled request ends the fork's whole tree, and the next one is served.
+    """A crash, time limit or cancel ends the fork's tree, and the next request is served.
 
     Leaving the context ends the server.
     """
@@ -173,7 +173,7 @@ def test_a_fork_that_ends_early_takes_only_its_own_along(
 
 
 def test_an_interpreter_without_torch_is_refused_as_usual(tmp_path: Path) -> None:
-    """No import, no server: the request itself says what is wrong."""
+    """Without an import there is no server, and the request itself has the error."""
     inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
     (tmp_path / "torch.py").write_text("raise ImportError('broken torch')")
 
@@ -191,7 +191,7 @@ Work = Callable[[WarmImports], Awaitable[None]]
 
 
 def warm_for(work: Work, limits: Limits | None = None) -> None:
-    """A server that keeps imports warm while `work` goes on; nothing is left of it."""
+    """Run a server that keeps imports warm during `work`, and check that no process is left."""
 
     async def serve() -> None:
         async with anyio.create_task_group() as tasks:
@@ -203,7 +203,7 @@ def warm_for(work: Work, limits: Limits | None = None) -> None:
 
 
 async def job(warm: WarmImports, tmp_path: Path, env: Mapping[str, str] | None = None) -> WorkerRun:
-    """One job with one request to the worker."""
+    """Run a job with one request to the worker."""
     inputs = tmp_path / "in.pt"
     if not inputs.exists():
         saved(tmp_path, "in.pt", [torch.ones(1)])
@@ -220,14 +220,14 @@ def pids(warm: WarmImports) -> list[int]:
 
 
 async def ended(pid: int) -> None:
-    """Return once the process is gone."""
+    """Wait until the process has ended."""
     with anyio.fail_after(120):
         while alive(pid):
             await anyio.sleep(0.02)
 
 
 def test_nothing_that_a_job_did_is_seen_by_the_next(tmp_path: Path) -> None:
-    """Modules, variables and the directory of one job are gone in the next, which has the same process.
+    """Modules, variables and directory of a job are not in the next one, which has the same process.
 
     Other variables need another process, which is kept as well.
     """
@@ -255,7 +255,7 @@ def test_nothing_that_a_job_did_is_seen_by_the_next(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_not_served_from_memory(tmp_path: Path) -> None:
-    """A module that was written anew, or a new one where modules are searched, is found by the next job."""
+    """A changed module, or a new one on the search path, is found by the next job."""
     searched = tmp_path / "lib"
     searched.mkdir()
     (searched / "sitecustomize.py").write_text("import helper\n")
@@ -284,7 +284,7 @@ def test_a_changed_file_is_not_served_from_memory(tmp_path: Path) -> None:
     ids=["idle", "worn", "grown"],
 )
 def test_limits_end_a_process_that_no_job_uses(tmp_path: Path, limits: Limits) -> None:
-    """It outlives the job that uses it, whatever its limits say; the next job has its own."""
+    """Limits do not end a process during its job, but the next job has another."""
 
     async def work(warm: WarmImports) -> None:
         context = Context(tmp_path / "job", Path(sys.executable), home=warm)
@@ -301,7 +301,7 @@ def test_limits_end_a_process_that_no_job_uses(tmp_path: Path, limits: Limits) -
 
 
 def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> None:
-    """The import goes on when the job that began it is cancelled."""
+    """The import continues if the job that started it is cancelled."""
 
     async def work(warm: WarmImports) -> None:
         context = Context(tmp_path / "stopped", Path(sys.executable), home=warm)
@@ -319,7 +319,7 @@ def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> 
 
 
 def test_how_long_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AOTI_DEBUG_WARM_S sets the seconds; what is none is refused with what is allowed."""
+    """AOTI_DEBUG_WARM_S sets the seconds. Other values are rejected, with what is allowed."""
     monkeypatch.setenv("AOTI_DEBUG_WARM_S", "30")
     assert limits_here().idle_s == 30
     for wrong in ("long", "-1", "nan", "inf"):

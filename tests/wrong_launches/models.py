@@ -1,12 +1,12 @@
 """Packages that a wrong compiler pass made: `python -m tests.wrong_launches.models NAME DIRECTORY [DEVICE]`.
 
-Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The pass changes constants of the
-graph that Inductor gets, so that chosen kernels compute something else than the exported program.
+Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The pass changes constants of
+Inductor's graph, so that some kernels differ from the exported program.
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
 takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`. `wrapped`
-computes an index of its C++ kernel in 32 bits, which has more. `sized` leaves out all rows behind the 100
-for which it was compiled, and is called with 103.
+computes a 64-bit index of its C++ kernel in 32 bits. `sized` ignores all rows after the 100 for which it was
+compiled, and is called with 103.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rooted(nn.Module):  # type: ignore[misc]
 
 
 class Offset(nn.Module):  # type: ignore[misc]
-    """The last rows of a table, which begin 64 elements behind its first."""
+    """The last rows of a table, which begin 64 elements after its start."""
 
     def __init__(self, d: int = 16) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Coupled(nn.Module):  # type: ignore[misc]
 
 
 def wrapped(expression: sympy.Expr) -> str:
-    """The C++ of an index, with a product of 32 bits in that of the last rows; it stays within the table."""
+    """Return C++ for an index whose last rows use a 32-bit product. It stays within the table."""
     first, rest = sympy.sympify(expression).as_coeff_Add()
     text, factor = cpp.cexpr(rest), 1 << 26
     if first < 32:
@@ -83,7 +83,7 @@ def wrapped(expression: sympy.Expr) -> str:
 
 
 def changing(target: object, places: set[int], old: float, new: float) -> Callable[[torch.fx.Graph], None]:
-    """A pass that replaces a constant of some of the nodes with that target and constant."""
+    """Return a pass that replaces a constant of some nodes with this target and constant."""
 
     def run(graph: torch.fx.Graph) -> None:
         nodes = [node for node in graph.nodes if node.target is target and old in node.args]

@@ -1,4 +1,4 @@
-"""Launches judged one by one, and a wrong one done in eager mode: on right inputs, on a GPU, by try-fix."""
+"""Launches judged one by one, and a wrong launch computed in eager mode, on a GPU and by try-fix as well."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SCALE, WRONG_SCALE = 0.5, 0.25
 
 
 def judged_call(package: Path, found: Any) -> TriedCall:
-    """The call, with what eager mode returns as what is expected."""
+    """Return the call, with eager mode's outputs as the expectation."""
     assert found.eager_outputs is not None
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
 
 
 @thorough
 def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, tmp_path: Path) -> None:
-    """One wrong kernel of eight launches."""
+    """One kernel of eight launches is wrong."""
     package = wrong("one")
     found = verdict(tmp_path, package)
     assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
@@ -61,9 +61,9 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
 def test_a_size_outside_its_range_comes_before_the_launch_that_it_breaks(
     wrong: Wrong, tmp_path: Path, program: bool, confidence: str
 ) -> None:
-    """Rows behind the compiled range are left out of sums. A part of the batch returns the same values.
+    """Sums ignore rows beyond the compiled range. A part of the batch gives the same values.
 
-    With the program, sizes in the range are tried: the package then gives what the program gives.
+    With the program, sizes in the range are tried, for which the package agrees with it.
     """
     package = wrong("sized")
     given = package.with_name("sized.exported.pt2") if program else None
@@ -77,7 +77,7 @@ def test_a_size_outside_its_range_comes_before_the_launch_that_it_breaks(
 
 @thorough
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
-    """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
+    """A product wraps: the verdict names it with sizes and limit. In 64 bits the call is right."""
     found = verdict(tmp_path, wrong("wrapped"))
     assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
     assert "`67108864 * x0`" in found.summary and "it is 2,147,483,648, beyond 2,147,483,647" in found.summary
@@ -89,7 +89,7 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path
 
 @thorough
 def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> None:
-    """Neither alone makes the call right: each is tried with the other in eager mode in all three calls."""
+    """Neither alone makes the call right. Each is tried while the other is in eager mode in all calls."""
     package = wrong("two")
     found = judged(tmp_path / "judged", package)
     trials = served(try_in_eager, context_in(tmp_path / "tried"), judged_call(package, found), found)
@@ -103,7 +103,7 @@ def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> N
 
 @thorough
 def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wrong, tmp_path: Path) -> None:
-    """A clamp under the root would make it finite and wrong: the exported program has no NaN there."""
+    """A clamp under the root would be finite but wrong, because the exported program has no NaN there."""
     found = verdict(tmp_path, wrong("nan"))
     assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
     assert found.guilty is not None and "sqrt" in found.guilty.name
@@ -113,7 +113,7 @@ def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wro
 
 @pytest.mark.slow
 def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong, tmp_path: Path) -> None:
-    """With layer 2 in eager mode the fault of layer 0 is left, as torch computes that by hand."""
+    """With layer 2 in eager mode, layer 0's fault stays, as computed by hand with torch."""
     package = wrong("two")
     found = judged(tmp_path / "judged", package)
     weights = torch.export.load(package.with_name("two.exported.pt2")).state_dict
@@ -129,7 +129,7 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
 
 
 def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tuple[Effect, str]:
-    """The effect of one launch in eager mode on the rebuilt package, whatever others do."""
+    """Return the effect of computing one launch in eager mode, whatever the others do."""
     assert found.plan is not None
     package = found.plan.path.read_text().partition('"package": "')[2].partition('"')[0]
     asked = EagerLaunches(plan=str(found.plan.path), launches=[launch])
@@ -145,7 +145,7 @@ def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tupl
 @thorough
 @pytest.mark.parametrize("name", ["two", "half"])
 def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
-    """Layers 0 and 2 are wrong; layers 1 and 3, and every product after layer 0, only get bad inputs."""
+    """Layers 0 and 2 are wrong. Layers 1 and 3, and products after layer 0, only get bad inputs."""
     package = wrong(name)
     result = compared(tmp_path, package)
     found = result.every_launch
@@ -171,7 +171,7 @@ def tried(directory: Path, package: Path, launch: int, **asked: Any) -> Any:
 
 @thorough
 def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path) -> None:
-    """What eager mode returns is expected without being asked for; the command tries it again."""
+    """Eager mode's outputs are the default expectation, and the printed command tries it again."""
     package = wrong("one")
     first, second, *_ = kernels_with(package, "mul_tanh")
     found = tried(tmp_path / "second", package, second)
@@ -182,7 +182,7 @@ def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path)
 
 @thorough
 def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
-    """No such launch, one in a branch, and a program for another way."""
+    """There is no such launch, it is in a branch, or a program is passed without need."""
     with pytest.raises(ProblemError, match="no such launch"):
         tried(tmp_path, wrong("one"), 99)
     with pytest.raises(ProblemError, match="it is in a branch or a loop"):
@@ -210,7 +210,7 @@ def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_all_wrong_triton_kernels_are_listed(on_cuda: Path, tmp_path: Path) -> None:
-    """Two of four layers, and none of a healthy package."""
+    """Two of four layers are listed, and none of a healthy package."""
     assert [each.difference.node for each in judged(tmp_path / "two", on_cuda / "two.pt2").wrong] == [
         "mul",
         "mul_2",
@@ -222,7 +222,7 @@ def test_all_wrong_triton_kernels_are_listed(on_cuda: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["two", "nan"])
 def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: Path, name: str) -> None:
-    """The failure goes with the launch done in eager mode, and comes back without."""
+    """The failure disappears with the launch in eager mode, and returns without it."""
     found = verdict(tmp_path, on_cuda / f"{name}.pt2")
     assert found.confidence == "proven" and found.intervention is not None, found.summary
     assert "eager mode" in found.intervention.what
@@ -232,29 +232,29 @@ def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: 
 
 
 def call_of(package: Path) -> PackageWorkload:
-    """The call with the inputs next to a package."""
+    """Return the call with the inputs beside a package."""
     return PackageWorkload(package=package, inputs=package.with_name(f"{package.stem}.inputs.pt"))
 
 
 def compared(directory: Path, package: Path) -> Any:
-    """A package with every launch judged by the program next to it."""
+    """Compare a package with the program beside it, launch by launch."""
     program = package.with_name(f"{package.stem}.exported.pt2")
     return tool("compare_with_eager", directory, call_of(package), exported=program)
 
 
 def judged(directory: Path, package: Path) -> Any:
-    """What that says of the launches."""
+    """Return the result for all launches."""
     return compared(directory, package).every_launch
 
 
 def kernels_with(package: Path, part: str) -> list[int]:
-    """The launches whose kernel has that in its name, in the order of the call."""
+    """Return the launches whose kernel's name has that part, in the order of the call."""
     launches = view_package(package).wrapper.launches
     return [launch.index for launch in launches if part in launch.kernel]
 
 
 def verdict(directory: Path, package: Path) -> Verdict:
-    """The diagnosis of a package whose program was given."""
+    """Diagnose a package with its program."""
     program = package.with_name(f"{package.stem}.exported.pt2")
     return served(diagnose, context_in(directory), call_of(package), symptom=Symptom(program=program))
 
@@ -267,5 +267,5 @@ MADE = CACHE.parent / "wrong_launches"
 
 @pytest.fixture(scope="session")
 def wrong() -> Callable[[str], Path]:
-    """NAME.pt2; NAME.exported.pt2 and NAME.inputs.pt lie next to it."""
+    """A function that gives NAME.pt2, with NAME.exported.pt2 and NAME.inputs.pt beside it."""
     return lambda name: compiled_once(MADE / f"{name}.pt2", "tests.wrong_launches.models", name)

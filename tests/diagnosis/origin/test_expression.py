@@ -94,7 +94,7 @@ CONDITIONS: dict[str, tuple[str, Scalar, Interval, str, str]] = {
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_the_condition_of_a_bad_value(name: str) -> None:
-    """The condition says where the expression leaves its range, with the last good value, without guessing."""
+    """The condition says where the expression leaves its range, with the last good value. It is no guess."""
     text, bad, allowed, dtype, told = CONDITIONS[name]
     found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
     assert (found.text if found else "") == (f"the expression {told}" if told else "")
@@ -121,6 +121,6 @@ STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
 def test_an_expression_is_accused_of_what_is_its_own(
     text: str, dtype: str, value: int, made_here: str, why: str
 ) -> None:
-    """The expression's own limits, an inclusive end, or a size of the model. A far larger value is the input's."""
+    """The expression's limits, an inclusive end or a model's size are its own. Values far beyond are not."""
     found = why_of_model(read(text, dtype), value, Interval(0, 32), made_here)
     assert why in found and bool(found) == bool(why)

@@ -1,4 +1,4 @@
-"""Random terms over one element, for properties."""
+"""Random terms over one element, for property tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINARY = ("add", "sub", "mul", "div", "minimum", "maximum")
 
 
 def element(dtype: str = "float32") -> Element:
-    """The one element `x`."""
+    """Return the element `x`."""
     return Element("x", Number(0, "int64"), dtype)
 
 
@@ -25,7 +25,7 @@ def constants() -> st.SearchStrategy[Term]:
 
 @st.composite
 def terms(draw: st.DrawFn, depth: int = 4, variable: Term | None = None) -> Term:
-    """A float32 term whose operators are exact in IEEE arithmetic."""
+    """Make a float32 term whose operators are exact in IEEE arithmetic."""
     x = variable if variable is not None else element()
     if depth == 0 or draw(st.integers(0, 5)) == 0:
         return x if draw(st.booleans()) else draw(constants())
@@ -43,16 +43,16 @@ def terms(draw: st.DrawFn, depth: int = 4, variable: Term | None = None) -> Term
 
 
 def read(text: str, dtype: str = "int64") -> Term:
-    """A C++ expression in which every name is the element `x`."""
+    """Read a C++ expression in which every name is the element `x`."""
     x = element(dtype)
     return Translator(lambda _name: x).term(read_cpp(text))
 
 
 def value(term: Term, x: Scalar) -> Scalar:
-    """The value of a term at one value of its element."""
+    """Return the value of a term for one value of its element."""
     return Evaluator({}, {}, lambda _element, _offset: x).value(term)
 
 
 def unread(term: Term) -> str:
-    """The first code in a term that was not understood. Empty when all was."""
+    """Return the first code in a term that was not understood. Empty if all was."""
     return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")

@@ -1,4 +1,4 @@
-"""Expressions of generated code are read, and evaluated as torch and numpy compute."""
+"""Reading expressions of generated code, and evaluating them as torch and numpy do."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from tests.package.terms.made import element, read, terms, value
     ],
 )
 def test_cpp(text: str, x: int, expected: Scalar) -> None:
-    """Casts, templates, choices and precedence mean what they mean in C++."""
+    """Casts, templates, conditionals and precedence mean the same as in C++."""
     assert value(read(text), x) == expected
 
 
 @pytest.mark.parametrize("text", ["", "x +", "(x", "x y", "foo(", '"text"', "x = 1", "[&] { return x; }"])
 def test_other_text_is_refused(text: str) -> None:
-    """What is no expression, or Python that no Triton kernel holds, is not guessed at."""
+    """Text that is not an expression, and Python that Triton kernels do not use, is rejected."""
     with pytest.raises(NotRead):
         read_cpp(text)
     with pytest.raises(NotRead):
@@ -61,7 +61,7 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 def test_a_floor_division_that_is_written_out_is_one() -> None:
-    """As torch 2.8 to 2.12 write it, for numbers of both signs; with another divisor it stays as it is."""
+    """The form of torch 2.8 to 2.12 is recognized, for both signs. With another divisor, it stays."""
     known = {"x": element("int64")}
     text = "((x < 0) != (D < 0) ? (x % D != 0 ? x / D - 1 : x / D) : x / D)".replace("D", "2L")
     term = Translator(known.__getitem__).term(read_cpp(text))
@@ -82,12 +82,12 @@ def test_a_floor_division_that_is_written_out_is_one() -> None:
     ],
 )
 def test_a_condition_is_worded_without_what_decides_nothing(text: str, words: str) -> None:
-    """A choice between constants, double negations, and a truth value compared with 0."""
+    """Choices between constants, double negations and comparisons of a truth value with 0 are dropped."""
     assert say(read(text), lambda _element: "x") == words
 
 
 def test_a_size_is_worded_as_a_model_has_it() -> None:
-    """Code that is not understood stays as it is."""
+    """Code that is not understood stays the same."""
     text = "c10::div_floor_integer(static_cast<int64_t>(s71), static_cast<int64_t>(2L))"
     assert in_words(text) == "s71 // 2" and in_words(f"-({text})") == "-(s71 // 2)"
     assert in_words("s71 +") == "s71 +"
@@ -102,7 +102,7 @@ UNARY = [
 
 @pytest.mark.parametrize("op", UNARY)
 def test_functions_are_those_of_torch(op: str) -> None:
-    """Each function agrees with torch in float32, also where it is not defined, or infinite."""
+    """Each function equals torch's in float32, even where it is undefined or infinite."""
     function = getattr(torch, op)
     values = [0.0, 1.0, 0.5, 2.0, 37.5, 88.0, 100.0, 1e-3, 3e38, math.inf]
     values += [-each for each in values]
@@ -117,7 +117,7 @@ def test_functions_are_those_of_torch(op: str) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-100, 100).filter(bool))
 def test_whole_numbers_divide_as_in_cpp(a: int, b: int) -> None:
-    """Sums wrap as int64 does, division cuts off, and the floor of a quotient is rounded down."""
+    """Sums wrap like int64, division truncates, and floor division rounds down."""
     tensor = torch.tensor(a)
     assert applied("add", [a, 2**62], "int64") == (tensor + 2**62).item()
     if a > -(2**63):
@@ -128,7 +128,7 @@ def test_whole_numbers_divide_as_in_cpp(a: int, b: int) -> None:
 
 @given(st.floats(width=32), st.sampled_from(["float16", "bfloat16", "float32", "int64"]))
 def test_numbers_are_rounded_as_torch_rounds(x: float, dtype: str) -> None:
-    """Short floats get the nearest value, ties to even; what int64 cannot hold is its least number (x86)."""
+    """Short floats are rounded to nearest, ties to even. What int64 cannot hold is its minimum (x86)."""
     expected = torch.tensor(x, dtype=torch.float32).to(getattr(torch, dtype)).item()
     if dtype == "int64" and not (math.isfinite(x) and abs(x) < 2**63):
         expected = -(2**63)
@@ -137,7 +137,7 @@ def test_numbers_are_rounded_as_torch_rounds(x: float, dtype: str) -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    """Code outside of the tables gives no value; a NaN wins a maximum wherever it stands."""
+    """Unknown functions give no value. A NaN wins a maximum in any position."""
     values: list[Scalar] = [1.0, math.nan, 3.0]
     assert math.isnan(float(fold("max", values, "float32")))
     assert math.isnan(float(applied("maximum", [math.nan, 2.0], "float32")))
@@ -152,7 +152,7 @@ FLOATS = st.floats(-1e4, 1e4, width=32)
 
 @given(terms(), FLOATS, FLOATS, st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_every_value_lies_in_the_interval(term: Term, a: float, b: float, shares: list[float]) -> None:
-    """Whatever value an element has in its interval, the term has one in the interval that was computed."""
+    """For any element within its interval, the term is within the computed interval."""
     low, high = sorted((a, b))
     bounds = Bounds({"x": Interval(low, high)})
     span = bounds.of(term)
@@ -187,7 +187,7 @@ BUCKET = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
     ("text", "dtype", "within", "direction", "span"),
     [
         pytest.param(ROOT, "int64", INT64, 1, (0, 64), id="a clamp bounds the root"),
-        # Floats beyond a whole type are all its least value: only the span across the limit has no direction.
+        # Floats beyond an integer type all become its minimum: only a span across the limit has no direction.
         pytest.param(BUCKET, "float32", Interval(1e18, 3e38), 0, None, id="beyond"),
         pytest.param(BUCKET, "float32", Interval(1.0, 3e38), None, None, id="across"),
         pytest.param("x * 4", "int64", INT64, None, None, id="wraps"),
@@ -197,7 +197,7 @@ BUCKET = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
 def test_where_expressions_rise(
     text: str, dtype: str, within: Interval, direction: int | None, span: tuple[int, int] | None
 ) -> None:
-    """Of buckets and products: nothing is claimed where a type overflows."""
+    """Buckets and products rise; if a type overflows, nothing is claimed."""
     bounds = Bounds({"x": within})
     assert bounds.direction(read(text, dtype), "x") == direction
     found = bounds.of(read(text, dtype))
@@ -211,7 +211,7 @@ TORCH_NAMES = {"floordiv": "floor_divide", "remainder": "fmod", "mod": "remainde
 
 @pytest.mark.parametrize("op", DOMAINS)
 def test_a_result_is_finite_exactly_where_the_operand_lies_in_the_domain(op: str) -> None:
-    """Ends and values next to them, for each operation of the table; a NaN was made elsewhere."""
+    """Tested at the ends of each operation's domain and next to them. A NaN operand is no defect."""
     function = getattr(torch, TORCH_NAMES.get(op, op))
     domain = DOMAINS[op]
     for tried in VALUES:

@@ -1,6 +1,6 @@
-"""What was read of C++ kernels computes what eager mode computes, or it is not understood.
+"""A C++ kernel that was understood computes the same as eager mode.
 
-A wrong reading that counts as understood looks like a fault of the package, so that it would be `proven`.
+A wrong reading would look like a fault of the package, and be `proven`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shifts(x: torch.Tensor) -> torch.Tensor:
 
 
 def near(x: torch.Tensor, bias: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Attention to valid places nearby. Each lane of the loop over rows has a maximum of its own."""
+    """Attention to valid near positions. Each lane of the loop over rows has its own maximum."""
     apart = torch.arange(8) - torch.arange(8)[:, None]
     seen = (apart.abs() < 4) & (torch.arange(8) < offsets.diff()[:, None, None, None])
     biased = x / 4 + bias[apart.clamp(-3, 3) + 3].permute(2, 0, 1)
@@ -155,7 +155,7 @@ class _Model(torch.nn.Module):  # type: ignore[misc]
 
 
 def generated(name: str, directory: Path, *, dynamic: bool) -> Path:
-    """The package that torch generates for a form; nothing is compiled."""
+    """Return the package that torch generates for a form, without compiling it."""
     function, *given = FORMS[name]
     sizes = tuple(dict.fromkeys(range(each.dim()), torch.export.Dim.AUTO) for each in given)
     shapes = (sizes,) if dynamic else None
@@ -167,12 +167,12 @@ def generated(name: str, directory: Path, *, dynamic: bool) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # those of torch itself, which the compiler imports
+@pytest.mark.filterwarnings("ignore")  # of torch itself, which the compiler imports
 @pytest.mark.parametrize("dynamic", [False, True] if THOROUGH else [True])
 def test_kernels_of_every_form_compute_what_was_read(dynamic: bool, tmp_path: Path) -> None:
-    """Reductions, tiles, gathers, scatters, functions, of sizes that are passed; thorough: all, also fixed.
+    """Reductions, tiles, gathers, scatters and functions of dynamic sizes. Thorough: all, and fixed sizes.
 
-    The package read as PyTorch gives what eager mode gives.
+    The package as PyTorch gives eager mode's results.
     """
     found: set[str] = set()
     tried = FORMS if THOROUGH else dict(list(FORMS.items())[::6])

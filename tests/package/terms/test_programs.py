@@ -1,4 +1,4 @@
-"""Kernels, C++ and Triton, are read as programs that compute what the model or their author means."""
+"""C++ and Triton kernels read as programs compute what the model or the author means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
 
 def kernels(path: Path) -> Mapping[str, Kernel]:
-    """The kernels of a recorded wrapper, with the C++ ones where their file was recorded."""
+    """Return the kernels of a recorded wrapper, including C++ kernels if their file was recorded."""
     sources = RECORDINGS / "kernels" / path.name
     text = sources.read_text() if sources.exists() else ""
     return read_wrapper(path.read_text(), text).kernels
@@ -38,7 +38,7 @@ def program(wrapper: str, kernel: str) -> Program:
 def stored(
     found: Program, parameter: str, offset: int, tensors: Mapping[str, Sequence[Scalar]], **sizes: int
 ) -> Scalar:
-    """The value that a program stores at an offset, computed from whole tensors."""
+    """Compute the value that a program stores at an offset, from whole tensors."""
 
     def read(element: Element, place: int) -> Scalar:
         if found.stores_to(element.parameter, element.line):
@@ -54,7 +54,7 @@ def stored(
 
 @pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)
 def test_all_of_the_code_is_understood(path: Path) -> None:
-    """Every store and every check of every recorded kernel is read, except a sort inside of a kernel."""
+    """Every store and check of every recorded kernel is read, except a sort inside a kernel."""
     for kernel in kernels(path).values():
         found = read_program(kernel)
         assert found.stores or not kernel.source, kernel.name
@@ -83,7 +83,7 @@ AT = "out_ptr0[static_cast<int64_t>(x0_tail)]"
 
 
 def test_a_load_under_a_mask_is_zero_where_the_mask_is_not_set() -> None:
-    """As padding is read: the mask is no value of its own."""
+    """This is how padding is read. The mask does not add a value."""
     load = "at::vec::VecMask<float,1>::from(x > 2).template loadu<float,1>(in_ptr0 + x)"
     (store,) = cpp(f"out_ptr0[0] = {load};").stores
     found = [Evaluator({}, {"x": x}, lambda _each, _offset: 0.5).value(store.value) for x in (3, 2)]
@@ -91,7 +91,7 @@ def test_a_load_under_a_mask_is_zero_where_the_mask_is_not_set() -> None:
 
 
 def cpp(body: str) -> Program:
-    """A C++ kernel with these lines."""
+    """Read a C++ kernel with these lines."""
     names = {"in_ptr0": "const float*", "x": "int64_t", "out_ptr0": "float*"}
     parameters = tuple(Parameter(name, type_, "read") for name, type_ in names.items())
     head = ", ".join(f"{type_} {name}" for name, type_ in names.items())
@@ -101,7 +101,7 @@ def cpp(body: str) -> Program:
 
 
 def test_a_lambda_that_returns_in_a_branch_is_a_choice() -> None:
-    """Its last return is its value only if the condition does not hold."""
+    """The last return is the value only if the condition is false."""
     line = "auto y = [&] { if (in_ptr0[0] > 0) { return in_ptr0[1]; } return in_ptr0[2]; } ();"
     body = (
         line.replace("{", "{\n").replace(";", ";\n").replace("} return", "}\nreturn").replace("} ()", "}\n()")
@@ -128,7 +128,7 @@ GRID = "i = tl.arange(0, B)\nat = i[:, None] * B + i[None, :]\n"
 
 
 def kernel(body: str, before: str = "", parameters: str = "x, out, n, B: tl.constexpr") -> Kernel:
-    """A kernel of four programs; `n` is 24, and a block has 16 lanes."""
+    """Make a kernel of four programs with blocks of 16 lanes; `n` is 24."""
     lines = "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
     source = f"{before}{HEAD}@triton.jit\ndef k({parameters}):\n{lines}"
     return Kernel("k", "user_triton", "k", (), 1, source, 1, ("4", "1", "1"))
@@ -186,18 +186,18 @@ KERNELS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @dataclass
 class Read:
-    """What was read of a kernel, on tensors as they were before it ran."""
+    """A program that was read, on the tensors before its kernel ran."""
 
     program: Program
     before: Mapping[str, Sequence[Scalar]]
     sizes: Mapping[str, int]
 
     def element(self, element: Element, offset: int) -> Scalar:
-        """What a load gives: what the kernel stored above it, or what was there before."""
+        """Return what a load gives: what the kernel stored before it, or the original value."""
         return self.value(self.program.stores_to(element.parameter, element.line), element.parameter, offset)
 
     def value(self, stores: Sequence[Store], parameter: str, offset: int) -> Scalar:
-        """An element after these stores, the last one first."""
+        """Return an element after these stores, the last one first."""
         added: list[Scalar] = []
         for store in stores:
             if store.mode == "add":
@@ -212,14 +212,14 @@ class Read:
         return sum(added, self.before[parameter][offset]) if added else self.before[parameter][offset]
 
     def points(self, store: Store) -> Iterator[Evaluator]:
-        """Every point of the loops around a store."""
+        """Yield every point of the loops around a store."""
         for place in Evaluator({}, self.sizes, self.element).places(store.ranges):
             yield Evaluator(place, self.sizes, self.element)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_computes_what_was_read(name: str) -> None:
-    """All that it stores, and nothing else."""
+    """The kernel stores the expected values, and nothing else."""
     body, meaning = KERNELS[name]
     program = read_program(kernel(body, TWICE))
     assert program.is_understood
@@ -249,13 +249,13 @@ def test_a_kernel_computes_what_was_read(name: str) -> None:
     ],
 )
 def test_what_is_not_read_is_not_understood(body: str) -> None:
-    """Recurrences, in a name or in memory; `while`, `break`, code of the device, what atomics give back."""
+    """Recurrences in a name or in memory, `while`, `break`, device code and atomics' results are not read."""
     assert not read_program(kernel(body)).is_understood
 
 
 @pytest.mark.parametrize(("place", "apart"), [("r0_index + r0_numel*xindex", True), ("xindex", False)])
 def test_a_generated_loop_may_store_where_it_loads(place: str, apart: bool) -> None:
-    """Each turn has places of its own, as in a softmax that is computed in place."""
+    """Each iteration has its own locations, as in an in-place softmax."""
     source = f"""@triton_heuristics.reduction(triton_meta={{
     'signature': {{'in_out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32'}}}})
 @triton.jit
@@ -271,7 +271,7 @@ def k(in_out_ptr0, xnumel, r0_numel, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexp
 
 
 def test_an_index_that_was_computed_is_checked_whole() -> None:
-    """Row `2 * id + 1` of a table is outside where the id is not: only its factor, a stride, is taken off."""
+    """Row `2 * id + 1` of a table is checked although the id is in range: only the stride is removed."""
     found = program("computed_index.torch-2.13-cpu.cpp", "cpp_fused_add_embedding_mul_0")
     (check,) = index_checks(found, "in_ptr1", (40, 8), (8, 1))
     assert check.upper is not None and (say(check.value), say(check.upper)) == ("in_ptr0 * 2 + 1", "40")
@@ -281,7 +281,7 @@ def test_an_index_that_was_computed_is_checked_whole() -> None:
 def test_what_a_launch_computes_for_one_that_is_not_written_is_kept(
     tmp_path: Path, only: list[int] | None
 ) -> None:
-    """The next launch cannot be read, or was not asked for: the body is whole, and its result returned."""
+    """The next launch is unreadable or was not asked for, but the body is complete and returns its result."""
     view = recorded("jagged", tmp_path, {"aoti_torch_cuda_mm_out(": "aoti_torch_cuda_unknown_out("})
     found = write_program(view, only=only)
     functions = [found.text_of([each.index]) for each in found.launches if each.name]

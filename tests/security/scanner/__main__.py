@@ -1,8 +1,8 @@
 """Scans what `npx skills add` installs: `python -m tests.security.scanner SKILL_SCANNER [--shipped]`.
 
-Cisco's skill-scanner runs with its strict policy and without network or model. A finding above low that
-`accepted.yaml` does not cover fails, and so does an acceptance that covers none. With `--shipped` only what
-runs or is read on a user's machine is scanned: no tests and benchmarks, which takes a third of the time.
+Cisco's skill-scanner runs with its strict policy, without network or model. A finding above low that
+`accepted.yaml` does not cover fails, and so does an acceptance that covers none. `--shipped` leaves out
+tests and benchmarks, and takes a third of the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def installed(target: Path, without: tuple[str, ...]) -> Path:
-    """A copy of the tracked files, which is what the skills CLI (1.5.18 to 1.7.4) takes from a clone."""
+    """Copy the tracked files, which the skills CLI (1.5.18 to 1.7.4) takes from a clone."""
     for name in tracked():
         if not name.startswith(without):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def installed(target: Path, without: tuple[str, ...]) -> Path:
 
 
 def scan(scanner: Path, skill: Path, report: Path) -> list[Finding]:
-    """What the scanner finds. Raises CalledProcessError when it does not come to an end."""
+    """What the scanner finds. Raises CalledProcessError when it fails."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(report.parent), "HTTPS_PROXY": NOWHERE}
     argv = [str(scanner), "scan", str(skill), *OPTIONS, "--output", str(report)]
     subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, check=True)
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def report(scanner: Path, without: tuple[str, ...], accepted: list[Accepted]) -> int:
-    """Print what was found; the exit status."""
+    """Print what was found, and return the exit status."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory).resolve()
@@ -106,9 +106,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Objections that are none: of one rule, in files of a pattern, on lines that match `line`.
+    """Findings of one rule, in files of a pattern, on lines that match `line`, that are no fault.
 
-    `of_tests`: the rule names another file than the one that it objects to, and what it found is in tests.
+    `of_tests`: the rule names a file that is not the cause; what it found is in tests.
     """
 
     rule: str
@@ -127,7 +127,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Judged:
-    """Findings above low with their acceptance, and acceptances that cover nothing any more."""
+    """Findings above low with their acceptance, and acceptances that cover nothing."""
 
     findings: Sequence[tuple[Finding, Accepted | None]]
     unused: Sequence[Accepted]
@@ -142,7 +142,7 @@ def read_accepted(path: Path) -> list[Accepted]:
 
 
 def read_report(path: Path, skill: Path) -> list[Finding]:
-    """The findings in a report of skill-scanner 2.3.2, whose behavioural analyser gives absolute paths."""
+    """The findings in a report of skill-scanner 2.3.2; its behavioural analyser gives absolute paths."""
     return [_finding(entry, skill) for entry in json.loads(path.read_text())["findings"]]
 
 
