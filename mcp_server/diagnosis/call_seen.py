@@ -65,7 +65,7 @@ class CallSeen(ProgramSeen):
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
     constants_read: tuple[ConstantValues, ...] | None = None  # values of the package's constants
-    parsed: PackageView | None = None  # of `package`; see `view`
+    parsed: PackageView | None = None  # the parsed `package`
     writers: list[Writer] = field(default_factory=list)  # earlier writers of inputs of the suspect call
 
     @property

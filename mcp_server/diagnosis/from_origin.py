@@ -284,7 +284,7 @@ def _beside(origin: Origin) -> list[str]:
 
 
 def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
-    """What was seen at the origin, and a change that did not help."""
+    """What was seen at the origin, and the changes that did not help."""
     named = "; ".join(
         f"{each.name} is {each.label}{f', {each.made_by}' if each.made_by else ''}"
         for each in origin.operands
@@ -340,7 +340,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
             f"to {only:g} is past the end"
         )
     if all(each.label != condition.label for each in _inputs(origin)):
-        return None  # the model computes the value of the condition
+        return None  # the condition is on a value that the model computes
     limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]

@@ -178,7 +178,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
-        # A file of them is written by, for example, torch.save(dict(program.state_dict), FILE).
+        # For example, torch.save(dict(program.state_dict), FILE) writes them to a file.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
         return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
     if best.category == "wrong_output" and best.guilty.kind == "script":
@@ -349,7 +349,7 @@ def _program(workload: Workload | None) -> str:
 
 
 def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
-    """A command with variables before it."""
+    """The command with these variables set."""
     variables = [f"{name}={value}" for name, value in env.items()]
     return shlex.join(["env", *variables, *argv] if variables else argv)
 

@@ -66,7 +66,7 @@ class DiagnosisState(CallSeen):
     clock: Clock = field(default_factory=Clock)
     unfit: ProblemError | None = None  # why expectation or check do not fit; ends the diagnosis
     kernel_io: KernelIO | None = None
-    harmless: FirstBad | None = None  # bad value of an input; without it, the call fails in the same way
+    harmless: FirstBad | None = None  # first bad value, if the call fails in the same way without it
     with_eager: ComparedWithEager | None = None
     by_source: Comparison | None = None  # package read as PyTorch, compared launch by launch
     bisected: tuple[Suspect, Bisected] | None = None  # the suspected compiler fault, and the result
@@ -134,12 +134,11 @@ class DiagnosisState(CallSeen):
 
     @property
     def failed(self) -> bool:
-        """Whether a failure was visible to the user."""
+        """Whether the workload failed, or the call to blame fails when it is repeated."""
         if self.package_error is not None or (self.log is not None and self.log.root is not None):
             return True
         if not self.ended_well:
             return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
-        # A program may succeed although a call that it accepted fails when repeated.
         call = self.suspect_call
         if call is None or call.outcome != "ok" or not self.call_fails:
             return False
@@ -147,7 +146,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def rounding(self) -> events.Rounding | None:
-        """The comparison of the outputs with the program in float64, if rounding explains the differences."""
+        """`explained_by_rounding` of the interpreted program."""
         return explained_by_rounding(self.interpreted)
 
     @property
@@ -157,7 +156,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def program_varies(self) -> bool:
-        """Whether two runs of the exported program gave different outputs for the same inputs."""
+        """Whether the outputs differ from the exported program's, which also differ between two runs."""
         ran = self.interpreted.last(events.EagerRan) if self.interpreted is not None else None
         return ran is not None and not ran.same and not self.equals_eager
 

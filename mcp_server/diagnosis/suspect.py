@@ -84,7 +84,7 @@ WRONG_ARCHITECTURE = "the system rejects the code: it is for another architectur
 # Direct rejections. The loader, linker, compiler or operating system rejects something, and its text names
 # the component. An intervention would add nothing. Causes that a later failure only suggests are not in the
 # table. For each row: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py),
-# and the families of the error text in a run of ours.
+# and the families of the error text in a run of aoti-debug.
 _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the loader rejects the file: it is not a package": (
         (

@@ -147,7 +147,7 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
-    # The repeated call fails as the program did, so the cause is not around the call.
+    # The repeated call fails as the program did, so nothing else in the program is the cause.
     same = script.family is None or plain.family is None or script.family == plain.family
     return same and plain.failure not in ("none", "differs", "timeout")
 
@@ -406,7 +406,7 @@ def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
 
 
 def _beside_the_call(best: Suspect, case: DiagnosisState) -> Iterator[str]:
-    """Yield other trouble in the program: a wait for a dead thread, and NaN in another call."""
+    """Yield other trouble in the program: a wait for the failed call, and NaN in another call."""
     call, script = case.suspect_call, case.script_run
     if call is None:
         return

@@ -79,7 +79,7 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
-    """Return the suspect with a compiler pass as its cause."""
+    """Yield the suspect with the compiler pass that explains it."""
     if case.bisected is None:
         return
     suspect, found = case.bisected
@@ -174,7 +174,7 @@ def is_rounding(case: DiagnosisState) -> bool:
     return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
 
 
-MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # limits of rounding in float32 and 16 bits, by the largest value
+MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # most rounding, relative to the largest value: float32, 16 bits
 LEAST = 1e-5  # torch.testing allows this much for float32
 
 
@@ -204,7 +204,7 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """A verdict of no fault, with the errors of package and eager mode, and the compile that shows it."""
+    """Add the rounding errors and the trial of `casts_trial` to a verdict of no fault."""
     assert case.rounding is not None
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)

@@ -33,7 +33,7 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, under other names, or not at all."""
-    # A refused update gives names before the package is opened.
+    # A rejected update shows names even before the package is opened.
     looks = (_different, _unreached, _values, _partial, _misnamed, _viewed) if case.package else (_misnamed,)
     for update in case.updates:
         for look in looks:
@@ -168,9 +168,9 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
-    """Whether zeros are odd: in a matrix or weight, or if no similar constant has them.
+    """Whether only zeros are odd: in a matrix or weight, or if no similar constant has only zeros.
 
-    Biases, running means and the like start as zeros. Similar ones are in other layers, or share the name.
+    Biases and running means start as zeros. Similar constants are in other layers, or share the name.
     """
     name, ranks = zero.constant.fqn, {each.constant.fqn: len(each.constant.shape) for each in read}
     layer, _, last = name.rpartition(".")
@@ -310,7 +310,7 @@ def _difference(
 ) -> tuple[str, str, str] | None:
     """Return the difference as (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another device type counts only if the update failed, since user-managed constants are not copied.
+    Another device type counts only if the update failed, another index only without a copy (user-managed).
     """
     device = given.device or ""
     kind = device.partition(":")[0]

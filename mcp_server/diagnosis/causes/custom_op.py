@@ -34,7 +34,7 @@ from mcp_server.plurals import quoted
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
 
-# Results of custom operators laid out as their fake functions promise, with unused space around them.
+# Lay out results of custom operators as their fake functions promise, with unused space around them.
 REPAIRED = Intervention(
     key="operator:promised",
     kind=Kind.OPERATOR,

@@ -179,7 +179,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
-    """Whether the program's own statement is to blame. This includes a file that torch did not find."""
+    """Whether the program's own statement is to blame, also if torch did not find a file that it named."""
     if raised in _OF_FILES:
         return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
     own = "script_error" in root.candidates and "environment" not in root.candidates
@@ -313,7 +313,7 @@ def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
             yield f"The file is damaged, although the loader accepted it: {defect.what}."
 
 
-# Defects that show only in a call, as the part is read when its launch runs.
+# Defects that show only in a call, because the part is not read before its launch runs.
 SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "missing_weights"})
 
 

@@ -268,7 +268,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         if effect is Effect.GONE or found.kind == "grid":
             level = CausalLevel.BUILD
         elif found.kind in DEFINITE:
-            level = CausalLevel.STATE  # the code made any value that was seen to be wrong
+            level = CausalLevel.STATE  # this code made the wrong values that were seen
         # Eager mode also runs the user's kernels, so it settles nothing about them.
         settle = CORRECTED if found.kind in OF_USERS else SETTLE.format(found.launch)
         facts = [seen("inspect_package", found.sentence, found.location)]

@@ -60,7 +60,7 @@ _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value that fails the seen assertion, or all candidates that the package allows."""
+    """Inputs with a value that fails the seen assertion, or else all launches that may have failed it."""
     error = index_error(case)
     if error is None:
         return
@@ -218,7 +218,7 @@ class _Indexed:
         return not self.is_table and facts.max == part.high + 1 and (facts.min or 0) >= part.low
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
-        """Say what else may be wrong: the inputs together, or a position one past the end."""
+        """Say what else may be wrong: inputs that do not fit together, or a position one past the end."""
         if self.is_table:
             return ""  # its fix says that the table may be too short
         # The dimensions of other inputs that are as long as the indexed tensor, each with the input's label.

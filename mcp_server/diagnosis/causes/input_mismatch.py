@@ -218,11 +218,11 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     change = case.source_change if narrowing is not None else None
     test = change or _intervention(mismatch, case)
     if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
-        test = change  # with more elements, the model's own NaN (a deviation of one element) goes, too
+        test = change  # more elements also remove NaN of the model itself (a deviation of one element)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case) is not None
-    # The doubt is settled by a bad access in a call above the range, or a call that works within it.
+    # A bad access above the range settles the doubt, and so does a call that works within the range.
     answered = gone or (above and case.located is not None and case.located.fault is not None)
     sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
     facts = [seen("check_devices", sentence)]
@@ -242,8 +242,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size out of range may be a false alarm. It is harmful if the call works with a size in range. Above
-    # the range that is only likely, as the removed part may have been at fault.
+    # A size out of range may be a false alarm. It is harmful if the call works with a size in range. If the
+    # size was above the range, this is only likely: the removed part may have been at fault.
     cured = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []

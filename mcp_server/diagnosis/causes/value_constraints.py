@@ -126,7 +126,7 @@ def may_hide_infinity(case: DiagnosisState) -> bool:
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
     """Return the divisions that may have failed: those that raise in eager mode, or all if none does.
 
-    They divide floats if numbers are wrong.
+    They divide floats if the outputs are finite but wrong.
     """
     view = case.view
     if view is None or division_failure(case) is None:
@@ -268,7 +268,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
-    cured = exact is not None and exact.effect is Effect.GONE  # decides even if two program runs differ
+    cured = exact is not None and exact.effect is Effect.GONE  # decides even if runs of the program differ
     if overflowed and (case.equals_eager or cured):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)

@@ -265,8 +265,8 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
             continue  # it makes the first NaN, for which there is a suspect of category nan_or_inf
-        # A launch whose inputs may be wrong is not tried alone. One compiled for other sizes would be right
-        # in eager mode in any case.
+        # A launch whose inputs may be wrong is not tried alone. A launch compiled for other sizes would be
+        # right in eager mode in any case.
         tried = eager_key(each.launch) in case.trials and not size_is_open(case)
         lines = each.locations[:3] or case.call_locations
         # The node of the program that it computes wrong, without names of generated code.
@@ -470,7 +470,7 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-MOST_EXTREME = 4  # most extreme elements of an input; a mask has more
+MOST_EXTREME = 4  # limit for extreme elements of an input; a mask has more
 STEPS = {dtype: EPSILON[dtype] / 2 for dtype in ("bfloat16", "float16")}  # relative error of one rounding
 ROUNDINGS = 2.0  # roundings by which outputs may differ: even a deep model accumulates fewer
 

@@ -42,7 +42,7 @@ class Effect(Enum):
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
 KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape", "reorder"})
-SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes of a call that may be its fix
+SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes that may be the fix
 
 
 def update_from(file: Path) -> Step:
@@ -267,7 +267,7 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
-    """Return the trial of a change that was judged by another test than calls of the package."""
+    """Return the trial of a change that was judged by something other than calls of the package."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 

@@ -103,7 +103,7 @@ def anew(kernel: str) -> Intervention:
 
 
 async def with_text(context: Context, call: TriedCall, name: str, text: str) -> Options:
-    """Return the call's package with another text of a kernel. Raise `ProblemError` if impossible."""
+    """Build the call's package with another text of a kernel. Raise `ProblemError` if impossible."""
     return (await _changed(context, call, name, lambda _kernel: text, "text", name)).options
 
 

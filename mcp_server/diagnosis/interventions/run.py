@@ -333,7 +333,7 @@ def fails(seen: Seen) -> bool:
 def alike(first: Seen, second: Seen) -> bool:
     """Whether two calls failed in the same way: the same kind and, for an error, the same text.
 
-    An error of a known family may be raised once and end the process once.
+    For an error of a known family, it does not matter whether it was raised or ended the process.
     """
     if not (fails(first) and fails(second)):
         return False
@@ -358,7 +358,7 @@ def of_one_kind(first: Seen, second: Seen) -> bool:
 def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Effect, str]:
     """Return what the change did to the failure of `before`, and the reason unless it is GONE or SAME.
 
-    If the error text of the call `again` differs in numbers, numbers are not compared.
+    Numbers in error texts are ignored if they differ between `before` and `again`.
     """
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the unchanged call does not fail"

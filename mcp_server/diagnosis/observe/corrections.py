@@ -62,7 +62,7 @@ class _KernelText:
                 yield call, assigned.get(ast.unparse(at.slice), at.slice)
 
     def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
-        """These calls at the line of the mistake, or in the whole function."""
+        """The calls of `names` at the line of the mistake, or in the whole function."""
         found = [each for each in ast.walk(self.function) if isinstance(each, ast.Call)]
         named = [each for each in found if _called(each, *names)]
         return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]

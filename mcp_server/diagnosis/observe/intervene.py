@@ -157,7 +157,7 @@ def _by_program(case: DiagnosisState) -> bool:
 
 
 def judged(trial: Trial) -> Trial:
-    """Judge a trial in which the call returns by its values. NOT_APPLICABLE if no expectation fits."""
+    """Judge a trial by the outputs, if the calls returned. NOT_APPLICABLE if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # elements that remain are faulty

@@ -140,7 +140,7 @@ def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
 def silent_suspicion(case: DiagnosisState) -> bool:
     """Whether memory may be read wrongly without an error.
 
-    Then outputs differ from those of the exported program or vary, or sizes may not fit the package.
+    Signs are outputs that vary or differ from the exported program's, and sizes that may not fit.
     """
     sized = [m for m in case.mismatches if m.aspect in ("range", "relation")]
     unsure = any(m.severity != "fatal" or case.ended_well for m in sized)

@@ -169,7 +169,7 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "bitand", "sigmoid", "tanh
 _LARGEST = 1 << 31  # a larger limit comes from the type, not from the expression
 
 
-OPEN_END = "it is one past the end, and nothing limits it"  # a float at the end of its range, cast
+OPEN_END = "it is one past the end, and nothing limits it"  # a float at its limit, cast to an index
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
