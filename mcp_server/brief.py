@@ -57,6 +57,7 @@ EAGER: dict[tuple[Category, Eager], str] = {
 }
 
 OF_CALL = "args[N] is argument N of the failing call, counted from 0: write your own name for it."
+OF_UPDATE = "state is the dict of tensors that you pass to the update."
 Role = Literal["title", "text", "label", "removed", "added", "command"]
 
 
@@ -200,8 +201,9 @@ def _fix(fix: Fix) -> Iterator[Line]:
 
 
 def note_on_arguments(fix: Fix) -> str:
-    """Return what `args[N]` means if the fix's code contains it. Empty otherwise."""
-    return OF_CALL if "args[" in (fix.after or "") else ""
+    """Explain `args[N]` or `state` if the code of the fix contains it. Empty otherwise."""
+    after = fix.after or ""
+    return OF_CALL if "args[" in after else OF_UPDATE if "state[" in after else ""
 
 
 def confirmation(run: Confirmed) -> list[str]:

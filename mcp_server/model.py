@@ -41,7 +41,7 @@ CATEGORIES: dict[Category, str] = {
     "device_mismatch": "package, load or inputs on different device types, or a bad device index",
     "input_mismatch": "dtype, rank, static size, stride, count, order or structure of inputs",
     "shape_out_of_range": "a dynamic dimension outside the compiled range, or violating a guard",
-    "index_out_of_bounds": "an indirect index outside its bound, asserted or silent",
+    "index_out_of_bounds": "an index read from a tensor is out of bounds, with or without an assertion",
     "illegal_memory_access": "an out-of-bounds or misaligned access in a kernel",
     "nan_or_inf": "non-finite values first produced by some kernel",
     "wrong_output": "numbers that differ from the expected ones, with no error reported",
@@ -184,7 +184,7 @@ SUBJECT_FILE = "subject.json"  # what a job diagnosed, for its report and bundle
 
 
 class RuledOut(Record):
-    """Something that is not the cause, and the observation or run that shows this."""
+    """A finding that is not the cause: a symptom that the cause explains, or what was ruled out."""
 
     hypothesis: str
     by: str

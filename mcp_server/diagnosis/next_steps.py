@@ -162,7 +162,10 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             return first
         if case.outputs_nan:
             first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
-        return [*first, _with_symptom("slow", "if it is too slow, find what costs the time", case.workload)]
+        return [
+            *first,
+            _with_symptom("slow", "if a call is too slow, find what costs time", case.workload),
+        ]
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs are wrong for no visible reason. The exported program or the right weights show the cause.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
@@ -180,7 +183,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
         # For example, torch.save(dict(program.state_dict), FILE) writes them to a file.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
-        return [NextStep(why="repeat the call with the intended weights", tool="try_fix", arguments=meant)]
+        why = "save the intended weights with torch.save, and repeat the call with them"
+        return [NextStep(why=why, tool="try_fix", arguments=meant)]
     if best.category == "wrong_output" and best.guilty.kind == "script":
         return steps  # the package agrees with its program, so no launch or operator is wrong
     tool, why = TOOLS.get(best.category, ("", ""))

@@ -268,7 +268,8 @@ def health_summary(case: DiagnosisState) -> str:
         fit = f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    sentences = [f"The workload ran to the end with {outputs}{fit}.".replace(",,", ",").replace(",.", ".")]
+    ran = "The call returned" if isinstance(case.workload, PackageWorkload) else "The program ran to its end"
+    sentences = [f"{ran} with {outputs}{fit}.".replace(",,", ",").replace(",.", ".")]
     if memory := no_use_of_memory(case):
         return memory
     if case.otherwise_alone is not None:
@@ -425,7 +426,11 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     left = untried(suspect, case)
     if left:
         what = left[0].what
-        return f"{what} was not made" if what.startswith("the call") else f"the call was not made with {what}"
+        return (
+            f"{what} was not made"
+            if what.startswith("the call")
+            else f"the call was not repeated with {what}"
+        )
     trials = trials_of(suspect, case)
     if trials:
         last = trials[-1]
@@ -443,11 +448,13 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
     if suspect.fix is None and suspect.category == "hang":
         return (
-            "it is not known where the call waits. To confirm a cause, remove it and see whether the call "
-            "returns"
+            "it is not known where the call waits. It may only be slow: see whether it returns with more "
+            "time (--timeout-s)"
         )
     if suspect.fix is None:
         return "no change was tested that removes the failure"
+    if "bisect" in suspect.fix.text:
+        return "no compile without the faulty step was tested"
     return (
         "the fix was not tested. The cause is confirmed if the failure disappears with the fix and "
         "returns without it"
@@ -609,7 +616,7 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
     if not effects.known or effects.unseen or trial.before.ended != "ok":
         return ""  # without outputs, nothing else can have changed
     differs = trial.before.failure == "differs"
-    return "no element that was right changed" if differs else "no other output element changed"
+    return "no element that was right changed" if differs else "no output element that was finite changed"
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:

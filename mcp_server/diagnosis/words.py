@@ -130,7 +130,7 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
 
 # Why a change that only confirms must not be shipped, by the worker's name for the change.
 NOT_SHIPPED = {
-    "elements": "A test, not the fix: its values are made up.",
+    "elements": "A test, not the fix: the new values are made up.",
     "resize": "A test, not the fix: it drops or repeats rows.",
     "pad": "A test, not the fix: its added rows are arbitrary.",
     "drop_rows": "A test, not the fix: it leaves out rows.",

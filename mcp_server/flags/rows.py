@@ -100,7 +100,7 @@ BUILDING: tuple[Flag, ...] = (
     ),
     Flag(
         config="aot_inductor.emit_multi_arch_kernel",
-        shows="fatbins with PTX: rules out `no kernel image is available`",
+        shows="adds PTX to the kernels, so that newer GPUs run them, too",
         cost="needs nvcc",
         device="cuda",
     ),
@@ -147,7 +147,7 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_SIZE_ASSERTS",
         config="size_asserts",
-        shows="default on: the assert_size_stride layer that AOTI_RUNTIME_CHECK_INPUTS activates",
+        shows="on by default: the checks of sizes and strides that AOTI_RUNTIME_CHECK_INPUTS turns on",
         misses="everything when 0",
         cost="none until AOTI_RUNTIME_CHECK_INPUTS is set",
         since=(2, 13),

@@ -331,7 +331,8 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
     action = f"move {name} to {device} before the call"
     if not device.startswith(tensor.device_type):
         there = f"on {tensor.device_type}"
-        action += f"; or, to run the model {there}, export it again with model and example inputs there"
+        again = f"export and compile it again with the model and the example inputs {there}"
+        action += f"; or, to run the model {there}, {again}"
     return Fix(text=action, before=name, after=f"{name}.to({device!r})")
 
 
@@ -407,7 +408,7 @@ def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bo
 
 WIDER = "or export again with a range that includes {got}, if the model allows this size"
 BRANCH = (
-    ". If you did not set this bound with Dim, the compiler added it, or a branch of the model on this size"
+    ". If you did not set this bound with Dim, it comes from the compiler or from a branch of the model on it"
 )
 
 
@@ -419,7 +420,7 @@ def _within(dim: CompiledDim, below: bool) -> str:
         return f"{padded} if the result does not depend on the padding, {apart}"
     parts = "the batch" if dim.index == 0 else f"dimension {dim.index}"
     sizes = f"{dim.lower} to {dim.upper}" if (dim.lower or 0) > 1 else f"at most {dim.upper}"
-    return f"split {parts} into parts of {sizes} if the parts do not depend on each other"
+    return f"split {parts} into parts of {sizes} if no row of the result depends on other rows"
 
 
 def _out_of_range(

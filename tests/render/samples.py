@@ -79,7 +79,7 @@ VERDICT = Verdict(
             command="aoti-debug run-deterministic m.pt2 --inputs b.pt",
         )
     ],
-    ruled_out=[RuledOut(hypothesis="the dtype", by="check_devices found no mismatch")],
+    ruled_out=[RuledOut(hypothesis="output 0 contains garbage", by="the row of the index explains it")],
     fix=Fix(text="map unknown ids to 0", before="model(ids)", after="model(known(ids))"),
     confirmed=Confirmed(
         what="ids[3, 2] = 999 instead of 1000",

@@ -38,7 +38,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
         if pair is None:
             continue
         first, second = pair
-        fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+        fact = f"the threads {first.thread_name!r} and {second.thread_name!r} were inside it at the same time"
         loaded = "the model was loaded with run_single_threaded=True"
         lines = [*load.stack[:1], *first.stack[:1]]
         yield Suspect(
@@ -46,7 +46,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.STATE,
             only_in_program=True,
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
-            summary=f"{capitalized(loaded)}, which disables its synchronisation, but {fact}.",
+            summary=f"{capitalized(loaded)}, which turns off its own locks, but {fact}.",
             evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded, a waiting Python operator can hold the GIL in one thread while
             # another thread waits for its runner (torch 2.13). Only a lock is right for every model.

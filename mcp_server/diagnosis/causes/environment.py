@@ -163,16 +163,17 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     elif exception is None or not _is_own(root, raised, frames):
         return  # a missing module, the machine, or torch is to blame
     place = f"{lines[0].file}:{lines[0].line}" if lines else "the program"
-    short = f" at {PurePath(lines[0].file).name}:{lines[0].line}" if lines else ""
-    before = "nothing was compiled, loaded or called before that line"
+    short = f"{PurePath(lines[0].file).name}:{lines[0].line}" if lines else ""
+    stopped = f"stopped at {short}" if short else "stopped"
+    before = "no package was compiled, loaded or called before this line"
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
-        summary=f"Your script stopped{short}: {quoted(root.text, 200).rstrip('.')}. {capitalized(before)}.",
+        summary=f"Your script {stopped}: {quoted(root.text, 200).rstrip('.')}. {capitalized(before)}.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(
-            text="correct that line or its input, then diagnose again",
+            text=f"correct {short or place}, or the file or value that it uses, then diagnose again",
             before=lines[0].code if lines else None,
         ),
     )

@@ -86,10 +86,11 @@ _ACTIONS: Mapping[Advice, str] = {
 # A symbol of libtorch: in its C interface or in one of its C++ namespaces, as mangled by the Itanium ABI.
 _OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
 _IN_PACKAGE = re.compile(r"/data/aotinductor/|\.wrapper\.so$")  # unpacked by the loader
+OF_SEVERAL = "A log alone does not tell which of these it is."
 _OTHER_TORCH = (
-    "if one of your custom operators defines {symbol}, load its library first. Otherwise {library} was built "
-    "for a different torch than the one it finds: correct LD_LIBRARY_PATH or the rpath (ldd shows what it "
-    "finds), or build it again"
+    "if one of your custom operators defines {symbol}, load its library first. Otherwise {library} was "
+    "probably built for another torch: `ldd` shows which libtorch it loads. Correct LD_LIBRARY_PATH or the "
+    "rpath, or build it again with the installed torch"
 )
 
 
@@ -208,7 +209,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     if "script_error" not in root.candidates and raised_by_program(root, source, case):
         yield _own_error(root, source, case)
         return
-    admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
+    admitted = [c for c in root.candidates if not _excluded(c, case)]
+    if not admitted and "unclassified" in root.family.tags:
+        return
+    admitted = admitted or [*root.candidates]
     folder = _folder_of(root, case)
     admitted = ["toolchain"] if folder is not None else admitted
     if source == "script" and case.died_outside and "script_error" not in admitted:
@@ -251,7 +255,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or bool(invalid) or refused_alone(root, case),
-            settle=open_question(case) if alone else "",
+            settle="" if not alone else OF_SEVERAL if several else open_question(case),
             observed=len(root.candidates) == 1,
         )
         of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
@@ -302,6 +306,7 @@ def _with_attempts(text: str, case: DiagnosisState) -> str:
 def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether the observations rule out a candidate of an ambiguous text."""
     capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
+    fails_alone = alone not in (None, "none", "differs")
     match category:
         case "input_mismatch" if case.only_compiled or case.captured.narrowing:
             return True
@@ -318,8 +323,9 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "script_error":
             # The call fails by itself, or the last failure is a compile that the program requested.
             not_compiled = any(each.outcome == "failed" for each in case.captured.compiles[-1:])
-            fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
+        case "compile_failure" if isinstance(case.workload, PackageWorkload):
+            return True
         case "toolchain" | "compile_failure":
             # All compiles and loads succeeded, and the package was called.
             phases = (*case.captured.compiles, *case.captured.loads)
@@ -336,7 +342,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             # The capture saw no comparison by the script, and eager mode returns the same. That does not
             # clear the user's kernels and operators, which also run in eager mode.
             uncompared = capture is not None and not capture.assertions
-            return bool(case.equals_eager) and uncompared and not users_code(case)
+            return fails_alone or (bool(case.equals_eager) and uncompared and not users_code(case))
     return False
 
 

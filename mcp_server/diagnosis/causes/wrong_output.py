@@ -138,8 +138,8 @@ def _changed(where: Changed | None, case: DiagnosisState) -> Component:
 
 
 FIXES: dict[Kind, str] = {
-    "error": "for now, run the model in eager mode, or with another release of torch; `bisect` looks for the "
-    "compiler pass, and for a workaround",
+    "error": "until the compiler is fixed, run the model in eager mode, or compile it with another release "
+    "of torch. `bisect` searches for the faulty step of the compiler and for a workaround",
     "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "

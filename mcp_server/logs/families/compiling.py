@@ -44,7 +44,7 @@ TABLE.error(
     guide=SHAPES_GUIDE,
     stage="export",
     names=Naming("{expression}", kind="script"),
-    fix="if the value comes from .item(), bound it with torch._check; if the model branches on it, use torch.where "
+    fix="if the value comes from .item(), state with torch._check what is always true of it; if the model branches on it, use torch.where "
     "or torch.cond; if a loop depends on it, run a fixed number of iterations and mask the surplus ones, or "
     "move the loop into a custom operator",
 )

@@ -158,7 +158,7 @@ TABLE.symptom(
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
     (*_ACCESS, "custom_op", "index_out_of_bounds"),
-    "A kernel accessed memory outside its buffers. CUDA reports this late, so the call that raises is often not the one at fault.",
+    "A kernel accessed memory outside its buffers. CUDA reports this late, so the operation that raises the error is often not the faulty one.",
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or "
     "a bad index from an earlier kernel produce the same error.",
@@ -179,7 +179,8 @@ TABLE.error(
         Naming("memory of GPU {device}", "{asked} requested, {total} in total"),
         Naming("device memory", "{asked} asked for"),
     ),
-    fix="make the batch smaller, or free device memory before the call",
+    fix="use a smaller batch; or free device memory before the call: end other processes on this GPU, drop unused "
+    "tensors and loaders, then call torch.cuda.empty_cache()",
 )
 TABLE.consequence(
     "cublas_status",
@@ -195,7 +196,7 @@ TABLE.error(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version|invalid device function|invalid kernel file|cudaErrorInvalidDeviceFunction)",
     ("arch_mismatch",),
-    "A kernel was compiled for another GPU model (compute capability): usually a kernel of the package, sometimes one of torch. The error appears at the first launch, not at load.",
+    "A kernel was compiled for another GPU architecture (compute capability): usually a kernel of the package, sometimes one of torch. The error appears at the first launch, not at load.",
     "CUDA driver error: no kernel image is available for execution on the device",
     fix="compile the package again on this kind of GPU; for one package that also runs on newer GPUs, add "
     'inductor_configs={{"aot_inductor.emit_multi_arch_kernel": True}}. If `torch.ones(1).cuda() + 1` fails too, '
@@ -252,7 +253,8 @@ TABLE.error(
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
     stage="any",
     names=Naming("CUDA driver", "{status}"),
-    fix="update the NVIDIA driver; or install a torch for an older CUDA: nvidia-smi prints the newest one that the driver supports, such as `CUDA Version: 12.4`, and torch.version.cuda is that of torch",
+    fix="update the NVIDIA driver, or install a torch built for an older CUDA. `nvidia-smi` shows the newest CUDA that "
+    "the driver supports (such as `CUDA Version: 12.4`); `torch.version.cuda` shows the CUDA that torch was built for",
 )
 TABLE.error(
     "no_driver",
