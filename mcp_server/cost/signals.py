@@ -200,7 +200,7 @@ def _too_many_threads(view: PackageView) -> list[Launch]:
 
 
 def _double(view: PackageView) -> list[Launch]:
-    """Kernels in double precision, unless an input is double: then the caller asks for it."""
+    """Kernels in double precision. Empty if an input is double: the caller then wants it."""
     inputs = view.package.signature.inputs
     wide = any(each.dtype == "float64" for each in inputs)
     return [] if wide else _in_source(r"\bdouble\s*\*")(view)

@@ -63,7 +63,7 @@ class BlameRules:
         return found.model_copy(update={"category": "device_mismatch"})
 
     def _misaligned(self) -> Blame | None:
-        """Tensors are aligned to their element size, so the kernel's own offset or cast is wrong."""
+        """The address is misaligned. Tensors are aligned, so the kernel's own offset or cast is wrong."""
         access = self.access
         if access.kind != "misaligned" or access.address is None or not access.size:
             return None

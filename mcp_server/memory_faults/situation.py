@@ -229,7 +229,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     used = options[chosen]
     missed = describe_missed(situation, chosen, certain=len(options) == 1 and used is not None)
     if address is None and missed.side not in ("empty", "host"):
-        # Prefer an argument that an index or scalar is known to leave.
+        # Prefer an argument whose limits an index or scalar is seen to exceed.
         for access in situation.accesses:
             for parameter in access.parameters:
                 tensor = situation.tensor(parameter)

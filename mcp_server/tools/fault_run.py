@@ -223,7 +223,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
 
 
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
-    """Return the arguments before the interpreter. Options as in compute-sanitizer 2025.3 and 2026.4."""
+    """Return the words before the interpreter; options of compute-sanitizer 2025.3 and 2026.4."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
     return (
         *(str(program), "--tool", tool, *padding, "--print-limit", str(PRINT_LIMIT)),

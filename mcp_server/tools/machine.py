@@ -43,7 +43,7 @@ _VERSION = re.compile(r"\b(?:gcc|clang) version [\d.]+")
 
 class Compiler(Record):
     """The compiler that Inductor would use (CXX, or g++). `links_cxx_runtime` names the C++ runtime that it
-    links dynamically. Empty if it links statically: CUDA packages built that way crash at load.
+    links dynamically, "" if it links statically: CUDA packages built that way crash at load.
     """
 
     path: str
@@ -81,7 +81,7 @@ class Machine(Interpreter):
 
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
-    """Compile a probe, and ask the worker at the same time. Without torch, its facts stay unknown."""
+    """Compile a probe, and ask the worker at the same time. Without torch, facts stay unknown."""
     interpreter = Interpreter()
 
     async def ask_worker() -> None:

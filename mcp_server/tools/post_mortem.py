@@ -30,7 +30,7 @@ class PostMortem(Record):
     """What the threads were doing. `threads` are those in the package, the one with the signal first.
 
     `crashed_inside` says that the thread with the signal is in the package. `inputs` are those of the first
-    thread's call. Empty if not all of their values are in memory.
+    thread's call; empty if some of their values are not in memory.
     """
 
     summary: str
