@@ -64,7 +64,7 @@ class CallSeen(ProgramSeen):
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None
-    constants_read: tuple[ConstantValues, ...] | None = None  # values of the package's constants
+    constants_read: tuple[ConstantValues, ...] | None = None  # values of constants in the package
     parsed: PackageView | None = None  # the parsed `package`
     writers: list[Writer] = field(default_factory=list)  # earlier writers of inputs of the suspect call
 
@@ -85,14 +85,14 @@ class CallSeen(ProgramSeen):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The values of the package's symbols in this call, as far as its inputs were described."""
+        """The values of size symbols in this call, as far as its inputs were described."""
         if self.package is None or self.given is None:
             return {}
         return dict(symbol_values(self.package.signature, self.given.tensors))
 
     @property
     def lines_in_place(self) -> list[ModelLocation]:
-        """The model's lines that write in place, according to the exported program."""
+        """The model lines that write in place, according to the exported program."""
         return self.exported.in_place if self.exported is not None else []
 
     @property
@@ -114,7 +114,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def program_path(self) -> Path | None:
-        """The exported program: as given, or saved by the compile that wrote the suspect call's package."""
+        """The exported program that the user gave, or that the compile of the suspect package saved."""
         if isinstance(self.workload, ExportedWorkload):
             return self.workload.exported
         if self.symptom.program is not None:

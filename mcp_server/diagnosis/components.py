@@ -45,7 +45,7 @@ def operator_of(number: int, case: DiagnosisState) -> str:
 
 
 def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines of the first launch that reads the input, where a bad value takes effect."""
+    """The model lines of the first launch that reads the input, where a bad value takes effect."""
     if case.view is None or index is None or index >= len(case.compiled_inputs):
         return []
     launches = case.view.readers_of_name.get(case.compiled_inputs[index].name, [])
@@ -102,7 +102,7 @@ def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[Model
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
-    """The kernel, with `lines` of the script and the model's lines of the launch."""
+    """The kernel, with `lines` of the script and the model lines of the launch."""
     places = [*lines, *launch_lines(launch.index, case)]
     distinct = {(place.file, place.line): place for place in places}.values()
     return component("kernel", symbol, list(distinct), launch=launch.index)
@@ -269,7 +269,7 @@ def written_storages(view: PackageView | None) -> set[int]:
 
 
 def lines_of(event: events.OfNode | events.GuardFailed | events.Operator) -> list[ModelLocation]:
-    """The model's lines of an operator, innermost first."""
+    """The model lines of an operator, innermost first."""
     return [ModelLocation(file=f.file, line=f.line or 0, code=f.code) for f in event.stack[:3]]
 
 
@@ -279,7 +279,7 @@ def first_line(event: events.NodeRaised | events.GuardFailed) -> str:
 
 
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines of the operator that raised in eager mode."""
+    """The model lines of the operator that raised in eager mode."""
     return [line for event in case.eager_events(events.NodeRaised)[:1] for line in lines_of(event)]
 
 

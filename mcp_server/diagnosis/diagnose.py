@@ -64,8 +64,8 @@ def observations() -> list[Observation]:
     return [make() for make in OBSERVATIONS]
 
 
-# Modules that only the reading of an exported program needs. Their import takes 1.3 s of processor time, that
-# of the other modules besides torch 0.3 s (torch 2.13).
+# Modules that are needed only to read an exported program. Their import takes 1.3 s of processor time; the
+# other modules besides torch take 0.3 s (torch 2.13).
 EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 

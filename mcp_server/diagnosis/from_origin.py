@@ -115,7 +115,7 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
 
 
 def _of_operation(origin: Origin, guilty: Component) -> list[str]:
-    """The operation that left its domain, its operand as the model names it, and the inputs behind it."""
+    """Say which operation left its domain, what the model calls its operand, and on what it depends."""
     operation = origin.operation
     assert operation is not None
     found = [f"In launch {operation.launch_index}, {origin.explanation}."]

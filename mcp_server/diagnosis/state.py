@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # `bisect` has heavy imports that are rarely needed
 
 
 def explained_by_rounding(run: WorkerRun | None) -> events.Rounding | None:
-    """The comparison of a run's outputs with the program in float64, if rounding explains the differences."""
+    """The comparison of a run with the program in float64, if rounding explains the differences."""
     found = run.last(events.Rounding) if run is not None else None
     return found if found and all(each.within for each in found.outputs) else None
 
@@ -112,7 +112,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def compared_with_program(self) -> events.Compared | None:
-        """The comparison of the call's outputs with the exported program's. None if it was not made."""
+        """The comparison of the call with the exported program. None if it was not made."""
         return self.interpreted.last(events.Compared) if self.interpreted is not None else None
 
     def differs_in(self, run: str) -> bool | None:

@@ -620,7 +620,7 @@ def _side_effects(trial: Trial, suspect: Suspect) -> str:
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:
-    """Return the party at fault. If it has no lines of its own, add the user's line that failed.
+    """Return the component at fault. If it has no lines of its own, add the user's line that failed.
 
     Each line appears once, since a comprehension has two frames in one line.
     """

@@ -160,8 +160,8 @@ OF_NUMBERS = ("wrong_output", "script_error")
 def is_rounding(case: DiagnosisState) -> bool:
     """Whether rounding explains all failures: none occurred, or only a check of the outputs failed.
 
-    Rounding must also explain the check's reference values. If it does not, they are not eager's outputs,
-    and may themselves be wrong.
+    Rounding must also explain the reference values of the check. Otherwise these do not come from eager mode,
+    and may be wrong.
     """
     if case.rounding is None or _far_off(case):
         return False

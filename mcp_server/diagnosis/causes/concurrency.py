@@ -84,7 +84,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     if case.view is None or not changed or not checked or not case.equals_eager:
         return
     item = case.compiled_inputs[min(changed)]
-    # The model's lines that write in place, if they are few, and the lines of the writing launch.
+    # The model lines that write in place, if they are few, and the lines of the writing launch.
     own = case.lines_in_place
     buffer = case.view.wrapper.buffers.get(item.name)
     writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []

@@ -455,7 +455,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that was rejected because its names are not those of the package's constants."""
+    """An update that was rejected because its names differ from those in the package."""
     if update.outcome != "failed" or not update.compiled or update.error is None:
         return
     text = update.error.text
@@ -509,7 +509,7 @@ def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
 
 
 def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
-    """How to give the constants under the package's names."""
+    """How to give the constants under the names that the package has."""
     plain = [n.removeprefix(extra) for n in update.unknown]
     folded = _folded([name, *(f"{lacking}{n}" for n in plain)], case)
     of_code = f"{', '.join(folded[:MOST_NAMED])} was folded into the code when the package was compiled"

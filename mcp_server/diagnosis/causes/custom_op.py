@@ -91,7 +91,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
     """Return the only launch of `torch.ops.namespace.name.overload`, None if several, and its model lines.
 
-    Lines of the exported program come first: those of the package include lines of fused operators.
+    Lines of the exported program come first: the package adds lines of other operators in a fused kernel.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
@@ -177,7 +177,7 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, Fix]:
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
-    """Say how to fix a result that differs from the fake function's result."""
+    """Say how to fix a result that differs from what the fake function promises."""
     differing = [
         what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
     ]

@@ -1,4 +1,4 @@
-"""Calls and programs that do not return, and what their threads' stacks show."""
+"""Calls and programs that do not return, and what the stacks of their threads show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
 
 def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
-    """The package's own operator that a thread is inside, recognised by its function name."""
+    """The custom operator in which a thread is, recognised by its function name. Empty if none."""
     named = {frame.function for stack in stacks for frame in stack.frames if frame.user}
     functions = {name.rpartition(".")[2] for name in named}
     nodes = case.package.proxy_nodes if case.package is not None else ()

@@ -308,7 +308,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         evidence.append(seen("look_at_indices", f"{fact} from it must be in {allowed}"))
         text = f"keep {name_of(read)} to values for which the index that the kernel computes is in {allowed}"
         fix = Fix(text=text)
-        # The trial only confirms: the kernel's use of the elements may need other values.
+        # The trial only confirms: the kernel may need other values of these elements.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
     if case.origin is not None and case.origin.fault_launch == candidate.launch.index:

@@ -41,7 +41,7 @@ _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>
 
 
 def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
-    """The dimension that the guard's text names, and its size here. None unless there is exactly one."""
+    """The dimension that the text of a guard names, and its size here. None unless there is exactly one."""
     names = case.exported.names if case.exported is not None else ()
     # The export names a leaf by its path.
     found = {
@@ -234,7 +234,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
             facts.append(seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}"))
             break
     # A bad access proves that a size out of range is no false alarm: any access if the size is above the
-    # range, else an access beyond this input.
+    # range, otherwise only an access beyond this input.
     fault = case.located.fault if case.located is not None else None
     sized = known and mismatch.aspect in ("range", "relation")
     missed = fault.missed if fault is not None and sized else None

@@ -1,4 +1,4 @@
-"""Suspects from the text of a log alone: the party that it names, possible categories, and advice."""
+"""Suspects from the text of a log alone: the component that it names, possible categories, and advice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mcp_server.worker.events import GuardFailed
 WORKER = str(WORKER_MAIN.parent)
 OF_HOOK = "-capture/site/sitecustomize.py"  # imports the modules that it watches
 
-# The usual party at fault for a category, and how near to the root cause it is.
+# The usual component at fault for a category, and how near to the root cause it is.
 BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
     "invalid_package": ("package", CausalLevel.BUILD),
     "compile_failure": ("toolchain", CausalLevel.BUILD),
@@ -61,7 +61,7 @@ BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
     "script_error": ("script", CausalLevel.SYMPTOM),
 }
 
-# Fields that name the party at fault in families without `names`, the most specific first.
+# Fields that name the component in families without `names`, the most specific first.
 _FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
 _FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "operator": "op"}
 
@@ -95,7 +95,7 @@ _OTHER_TORCH = (
 
 
 def named(category: Category, root: ErrorFact) -> Component:
-    """The party that `root` names, and what the text says about it; its `name` is empty if there is none."""
+    """The component that the error names, with the value that it gives. `name` is empty if it names none."""
     kind, fields = BY_CATEGORY[category][0], root.fields
     value = fields.get("got") or fields.get("value")
     if category == "arch_mismatch" and "built_for" in fields:
@@ -352,7 +352,7 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
     return seen("read_log", root.text[:400] + times, f"{source}:{root.line}")
 
 
-# Categories for which a line of the user's program is the party if the text names none.
+# Categories for which a line of the user's program is at fault if the text names no component.
 _BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
 
 

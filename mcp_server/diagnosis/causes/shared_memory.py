@@ -48,7 +48,7 @@ def _kept(_event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _compared(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether the failed check may concern the event's call: it compared that call, or this is unknown."""
+    """Whether the failed check compared the call of the event, or may have compared it."""
     known = [each.calls for each in case.captured.assertions[-1:] if each.calls]
     return _kept(event, case) and all(event.call in calls for calls in known)
 

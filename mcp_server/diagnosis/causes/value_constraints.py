@@ -154,7 +154,7 @@ def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
 
 
 def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
-    """A division by zero: each input with a zero used as a divisor, or each such division of integers."""
+    """A division by zero: each input with a zero that is a divisor, or each division that may have failed."""
     error = division_failure(case)
     found = failed_divisions(case)
     divisors = [(division, divisor_parts(division, case)) for division in found]
@@ -289,7 +289,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
-    """The changed weights that are in the examined call's package. None if they belong to another model."""
+    """The changed weights, if the examined package has them. None if they belong to another model."""
     names = {each.fqn for each in case.package.constants} if case.package is not None else set()
     names |= set(case.exported.state) if case.exported is not None else set()  # includes folded weights
     return next((each for each in case.captured.drifts if names.intersection(each.names)), None)

@@ -47,7 +47,7 @@ _Wrong = partial(Suspect, category="wrong_output")
 
 
 def _package(case: DiagnosisState) -> Component:
-    """The package as the party, if no launch is known."""
+    """The package as the component, if no launch is known."""
     return component("package", case.package.path.name if case.package else "the package")
 
 
@@ -476,7 +476,7 @@ ROUNDINGS = 2.0  # roundings by which outputs may differ: even a deep model accu
 
 
 def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
-    """Say that rounding in the package's dtype explains the differences. Empty if it does not."""
+    """Say that rounding in the dtype of the package explains the differences. Empty if not."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
     shares = [each.by / each.reach for each in outputs if each.by is not None and each.reach]

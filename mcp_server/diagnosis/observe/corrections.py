@@ -190,7 +190,7 @@ def _in_32_bits(kernel: _KernelText) -> _Edits:
 
 
 def _wide(kernel: _KernelText) -> _Edits:
-    """Compute in 64 bits the products behind an address, or all that depends on the program id."""
+    """Compute in 64 bits the products in an address, or everything that depends on the program id."""
     passed = kernel.parameters
     parts = [part for call in kernel.calls("load", "store") for part in kernel.behind(call.args[0])]
     products = [each for each in parts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)]

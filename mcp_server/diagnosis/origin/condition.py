@@ -386,7 +386,7 @@ def explained(expression: Expression) -> str:
     found, evaluator = made
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
-    # Find an infinite operand behind the NaN, and the operation that made it infinite.
+    # If an infinite operand led to the NaN, find the operation that made it infinite.
     operands = zip(found.args, given, strict=True)
     infinite = next((term for term, v in operands if v is not None and math.isinf(v)), None)
     source = culprit_at(infinite, evaluator) if infinite is not None else None

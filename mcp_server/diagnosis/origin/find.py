@@ -117,7 +117,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
     """Return the launch with the fault, and the launches that the walk back may go through.
 
     The walk ends at an operator that computes (a matrix product), unless the launch read the bad value, or
-    the elements behind the operator's results are known (`POINTWISE`, `RUNNING`).
+    it is known on which elements the results of the operator depend (`POINTWISE`, `RUNNING`).
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -245,7 +245,7 @@ class _Finder:
         return self._behind(expressions[0], walked)
 
     def _behind(self, expression: Expression, walked: Walked) -> list[OffendingElement]:
-        """Return the elements behind a value. If no input is among them, add those that select constants."""
+        """Return the elements that a value depends on. Without inputs, add those that select constants."""
         found = list(offending(expression))
         if walked.chosen is not None and not any(each.kind == "input" for each in found):
             found += selecting(self.walker, walked.chosen)
@@ -328,7 +328,7 @@ class _Finder:
             left, advice = None, ONE_ELEMENT  # the divisor is the number of elements minus 1
         if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
             explanation += ": the divisor is a sum of no elements"
-        if left is not None:  # name the elements behind the operand that left its domain
+        if left is not None:  # name the elements that the operand outside its domain depends on
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)) or found, read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):

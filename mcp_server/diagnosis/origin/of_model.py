@@ -83,7 +83,7 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
 
 
 _HOPS = 8
-_LEAVES, _DEEPEST = 64, 3  # limits of the search for values behind an operand
+_LEAVES, _DEEPEST = 64, 3  # limits of the search for values that an operand depends on
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Outside:
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """Return the operation outside its domain that made the NaN, or the infinity behind the NaN."""
+    """Return the operation outside its domain that made the NaN, or the infinity that led to it."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
