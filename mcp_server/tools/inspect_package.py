@@ -186,7 +186,7 @@ def _overview(view: PackageView) -> Overview:
     package, wrapper, metadata = view.package, view.wrapper, view.package.metadata
     kernels = Counter(launch.kernel for launch in wrapper.launches)
     known = package.signature.known
-    # Sizes, and values known at run time.
+    # Sizes, strides and unbacked symbols.
     symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
     unchecked = [n for n in wrapper.launches if not n.checked]
     sources = Counter(view.provenance(launch).source for launch in wrapper.launches)
