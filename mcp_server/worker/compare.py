@@ -186,7 +186,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """Return for each output of two calls a mask of the elements that differ. If layouts do, mark none."""
+    """Return a mask of the differing elements for each output. If its layouts differ, mark none."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)

@@ -189,7 +189,7 @@ def in_short(error: Exception) -> str:
 
 
 def verified(number: int, meaning: Meaning, after: Tensors) -> LaunchVerified:
-    """Compare the tensors after a launch with the program's. Return the comparison that is worst."""
+    """Compare the tensors after a launch with the program's. Return the worst comparison."""
     found = [
         (meaning.agreement(place, each), place[0]) for place, each in after.items() if place in meaning.own
     ]
@@ -346,7 +346,7 @@ def operate_schemas(request: SchemasRequest, report: Report) -> None:
 
 
 def overload_of(shim: str) -> Optional[tuple[str, str]]:
-    """Return operator and overload of a shim. Try each underscore, since names contain some, too."""
+    """Split a shim into operator and overload at one of its underscores. Names contain some, too."""
     places = [at for at, letter in enumerate(shim) if letter == "_"]
     for at in [len(shim), *reversed(places)]:
         name, overload = shim[:at], shim[at + 1 :] or "default"

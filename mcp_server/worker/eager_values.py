@@ -244,7 +244,7 @@ class ExactRecorder(Recorder):
 def uses_tf32(node: torch.fx.Node) -> bool:
     """Whether this process lets CUDA round the float32 factors of the node's products to TF32.
 
-    The default is yes for convolutions, which torch 2.9 and later switch with `torch.backends.cudnn.conv`.
+    By default, only for convolutions. Torch 2.9 and later have a switch for them (`cudnn.conv`).
     """
     fake, name = node.meta.get("val"), operator_name(node)
     if not (isinstance(fake, torch.Tensor) and fake.is_cuda and fake.dtype == torch.float32):

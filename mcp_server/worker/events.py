@@ -249,7 +249,7 @@ class ExpectedOutput(OutputChange):
 
 
 class Compared(Event):
-    """The outputs of the package compared with expected ones. `counts`: how many are expected, and came."""
+    """The outputs of the package compared with expected ones. `counts`: of expected outputs, of outputs."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)
@@ -455,7 +455,7 @@ class NodeNonFinite(OfNode):
 
 
 class NodeOverflow(OfNode):
-    """`count` integers do not fit their dtype, which may be a float. `index`: the first, with its values.
+    """`count` integers do not fit their dtype, which may be a float. The first is `value` and not `exact`.
 
     `modular`: the program may intend the overflow, as in a hash.
     """
@@ -534,7 +534,7 @@ class Closeness:
 
     @property
     def example(self) -> str:
-        """Describe the first element beyond the tolerance, and count them. Empty if there are none."""
+        """Describe the first element beyond the tolerance, and count such elements. Empty if none is."""
         if not self.values:
             return ""
         eager, package = self.values

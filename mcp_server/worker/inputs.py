@@ -44,7 +44,7 @@ class Inputs:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    mapping: bool = False  # one dict of tensors: the inputs by name, or a single argument
+    mapping: bool = False  # `args` is one dict: inputs by name, or a single argument
     flat: bool = False
 
 
@@ -416,7 +416,7 @@ MOST_OUTSIDE = 4  # elements that the event lists
 
 
 def operate_index_values(request: InputsRequest, report: Report) -> None:
-    """Report one event `index_values` for each entry of `parts`. Inputs count in call order."""
+    """Report `index_values` for each of `parts`. Their `input` counts tensors in call order."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
     for facts in request["parts"]:
         part = InputSlice(**facts)

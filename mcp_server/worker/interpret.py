@@ -46,8 +46,8 @@ def operate(request: ExportedRequest, report: Report) -> None:
     Events: `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
     After `node_overflow`, `node_strided` or `node_training`, `compared_form` compares the outputs with the
     file `expect`. With `package`, the package makes the same call on inputs that are read again, since the
-    program may change them. Event `compared` compares the results; `rounding` says whether rounding explains
-    the difference, and the one that the user's check saw.
+    program may change them. Event `compared` compares the results. `rounding` says whether rounding explains
+    their difference, and the difference that the user's check saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)

@@ -247,8 +247,8 @@ class Trial:
     def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
         """Return the facts of the last call, with the fewest changed elements or constants that cure it.
 
-        Report the facts before, since a call of the search may end the process. If the unchanged call failed,
-        compare the outputs with those of a call in which only these elements change.
+        Report `found` before this, since a call of the search may end the process. If the unchanged call
+        failed, compare the outputs with those of a call in which only these elements change.
         """
         options = planned.get("options") or {}
         if options.get("updates"):
@@ -295,7 +295,7 @@ class Trial:
     def _fewest(
         self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
     ) -> tuple[str, ...]:
-        """Return a smallest part of `names` with which the call is right. Empty if all do not suffice."""
+        """Return the fewest of `names` with which the call is right. Empty if not even all suffice."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:

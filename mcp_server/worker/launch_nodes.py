@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """Return the nodes with a launch that use this node, also through views, and `output` if it does."""
+        """Return the nodes with a launch, and `output`, that use this node, also through views."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:
@@ -126,7 +126,7 @@ class ProgramGraph:
         return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
-        """Whether the launch computes the whole value, so that no reader carries out the node, too.
+        """Whether the launch computes the whole value: no reader carries out a part of the node.
 
         A library call computes the whole value of its only node.
         """

@@ -46,7 +46,7 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
     """Return the `AOTIModelPackageLoader` of a package.
 
     `load_package` (torch/_inductor/package/package.py, 2.8-2.15) would probe the CPU's ISA (tens of seconds
-    on some machines), and hide the first error behind a second attempt. Neither loads weights that are in
+    on some machines), and hide the first error behind a second attempt. Neither of the two loads weights in
     files next to the .so, without which a call is a segmentation fault. With `weights`, this function does.
     """
     package = request["package"]
@@ -226,7 +226,7 @@ class _ProgramFound(BaseException):
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """Run the script in this process up to that compile. Return its program. May raise `Refused`."""
+    """Run the script up to the compile that `made_by` names. Return its program. May raise `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -329,8 +329,8 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
     """Compile the file `changed` with Inductor, and write its binary to `target`; event `recompiled`.
 
     The source does not say which configuration autotuning chose. Take the one with which `original` compiles
-    to the code in the package. An assertion puts its line number into the code, so that there may be none:
-    then take the only one with the warps, shared bytes and blocks of the launch.
+    to the code in the package. If there is none, because an assertion puts its line number into the code,
+    take the only configuration with the warps, shared bytes and blocks of the launch.
     """
     kernel, shared = request["kernel"], request.get("shared")
     if not torch.cuda.is_available():

@@ -148,7 +148,7 @@ class Observer:
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
-        """Return the phases of each launch in which the probes call back. None: both phases of all."""
+        """Return the bits of the phases in which each launch calls back. None: both phases of all."""
         bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
         if launches is None:
             return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
@@ -165,7 +165,7 @@ class Observer:
         return any(bad) and self.request.get("stop_at_first_bad", False)
 
     def _argument(self, event: Event, kernel: str, phase: str, argument: Argument) -> bool:
-        """Report one argument. Return whether its values are bad. Only -inf is not, as it may be a mask."""
+        """Report one argument. Return whether it has a bad value. -inf is not bad: it may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
         if not self._wants(event.launch, phase, name, parameter, role):

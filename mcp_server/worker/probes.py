@@ -160,7 +160,7 @@ def arguments(event: Event) -> Iterator[Argument]:
 
 
 class _Shim:
-    """Makes a tensor of a handle that belongs to the package, which keeps it."""
+    """Makes tensors from handles that the package owns and keeps."""
 
     def __init__(self) -> None:
         name = {"darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")

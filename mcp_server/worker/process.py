@@ -44,7 +44,7 @@ def _limit(kind: int) -> Optional[int]:
 
 
 ENOUGH_FOR_THREADS = 1 << 20  # elements: enough for torch to split the work among threads
-# Column of /proc/self/statm for each limit: the whole address space; private writable memory.
+# Column of /proc/self/statm that each limit restricts: address space; private writable memory.
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
@@ -62,7 +62,7 @@ def headroom() -> tuple[Optional[int], str]:
 def limited(left: Optional[int]) -> Iterator[None]:
     """Let the body map at most `left` more bytes. Start torch's threads before, as earlier calls do.
 
-    RLIMIT_AS serves for every limit, because a call maps only private memory and writes it.
+    Set RLIMIT_AS in place of RLIMIT_DATA, too: what a call maps is private and writable, and counts in both.
     """
     if left is None:
         yield

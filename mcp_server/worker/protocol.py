@@ -53,7 +53,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the inputs. `change` is `permute` or a key of `inputs.CHANGES`, and uses a few fields.
+    """One change of the inputs. `change` is `permute` or a key of `inputs.CHANGES`.
 
     `input` is the number of the tensor, from 0. `inputs.py` says how `flat` to `end` choose elements.
     """
@@ -251,7 +251,7 @@ class Bound(TypedDict):
 class ObserveRequest(RunRequest, total=False):
     """What to observe. A field that is missing restricts nothing.
 
-    `kernels` and `names` (of variables or parameters) are exact. `phases` are before and after.
+    `kernels` and `names` (variables or parameters) are exact names. `phases` are before and after.
     `skip_before`: {launch: names of arguments that have no value before the launch}. `save` is a directory
     for the tensors, `save_bytes` the cap for all together. `stop_at_first_bad` ends the run at the first bad
     value, except minus infinity, which may be a mask.
@@ -371,7 +371,7 @@ class CutRequest(CompileRequest):
 
 
 class TrialRequest(Request, total=False):
-    """A script to run. The compiler passes in `off`, listed by kind, are disabled."""
+    """A script to run. The compiler decisions in `off` ({kind: keys}) are switched off."""
 
     script: str
     off: dict[str, list[str]]
@@ -437,7 +437,7 @@ class RecompileRequest(Request, total=False):
 class InputSlice:
     """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high].
 
-    If `end` is None, all that follow belong to it. With `unlike`, any other number is allowed.
+    If `end` is None, they go on to the end. With `unlike`, any other number is allowed.
     """
 
     input: int

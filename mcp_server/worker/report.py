@@ -224,7 +224,7 @@ PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """Return the rank as text, or "" unless aoti-debug runs under a known launcher."""
+    """Return the rank as text, or "" if no known launcher started aoti-debug."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")

@@ -24,7 +24,7 @@ from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
 
 EXPECTATION = "a file of torch.save with one tensor for each output"
-CHECK_LIMIT_S = 120.0  # seconds for one run of the command
+CHECK_LIMIT_S = 120.0  # seconds for one run of the check command
 TEXT_LIMIT = 2000  # bytes of the command's output
 
 

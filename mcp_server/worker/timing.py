@@ -369,7 +369,7 @@ def operate_changed(request: ChangedRequest, report: Report) -> None:
 def precomputed(program: Any) -> tuple[Any, list[Any]]:
     """Compute the values that depend on no input once, and keep them as buffers, as `__init__` could."""
     weights = weights_of(program)
-    fixed: dict[Any, int] = {}  # nodes that depend on no input: elements of the largest value before each
+    fixed: dict[Any, int] = {}  # by node that depends on no input: elements of the largest value up to it
     for node in program.graph.nodes:
         inner = node.all_input_nodes
         if node.op == "placeholder" and node.name in weights:
@@ -428,7 +428,7 @@ def is_assertion(node: Any, fixed: dict[Any, int]) -> bool:
 
 
 def is_view(node: Any) -> bool:
-    """Whether the node and those before it are only views."""
+    """Whether the node and all before it are views or placeholders."""
     schema = getattr(node.target, "_schema", None)
     if node.op == "placeholder":
         return True
@@ -569,7 +569,7 @@ def _before_casts(node: Any) -> Any:
 
 
 def _chosen_rows(node: Any) -> Any:
-    """Return the node of the indices of which a node is the one-hot encoding. None if it is none."""
+    """Return the node of the indices, if a node is a one-hot matrix. None otherwise."""
     node = _before_casts(node)
     name, rank = getattr(node.target, "_opname", ""), len(node.meta["val"].shape)
     if name == "one_hot":
@@ -633,7 +633,7 @@ def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
 
 
 def _rows_of(node: Any, dim: int) -> list[Any]:
-    """List the arguments of which each row along `dim` gives the same row of the result."""
+    """List the arguments from whose row `i` along `dim`, alone, row `i` of the result is computed."""
     name, shape = getattr(node.target, "_opname", ""), node.meta["val"].shape
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         nodes = (each for each in node.args if isinstance(each, torch.fx.Node))

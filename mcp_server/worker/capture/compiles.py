@@ -367,7 +367,7 @@ class Compiles:
         self.journal.event("attempting", step=step)
 
     def tell_narrowed(self, shapes: list[Any]) -> None:
-        """Journal the line because of which a range excludes sizes of the calls, and changes of the line."""
+        """If a range excludes sizes of the calls, journal the line that narrowed it, and changes of it."""
         failing = self.last_export
         if failing is None or failing.error is not None or not shapes or self.export_s > SLOW_EXPORT_S:
             return

@@ -65,7 +65,7 @@ class Hook:
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """Reset in a forked child: the parent may hold the lock in a thread, and keeps its files."""
+        """Reset in a forked child: a thread of the parent may hold the lock, and the files are not its own."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 
@@ -114,7 +114,7 @@ _lock = threading.Lock()
 
 
 def attach(name: str) -> None:
-    """Wrap the functions of a module after its import. While torch is being imported, let others wait."""
+    """Wrap the functions of a module when both the module and torch are imported."""
     torch = sys.modules.get("torch")
     # While torch is being imported, the hook's own imports would break the import.
     importing = bool(getattr(getattr(torch, "__spec__", None), "_initializing", False))

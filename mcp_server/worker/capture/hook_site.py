@@ -60,8 +60,8 @@ def _follow(name: str, loader: Any) -> None:
 
 
 def _execute_torch(execute: Any, module: Any) -> None:
-    """Import torch. While it lasts, a file says so: the journal begins later."""
-    from contextlib import suppress  # torch imports it, too
+    """Import torch. A file marks the time until then, since the journal begins later."""
+    from contextlib import suppress  # late, because torch imports it anyway
 
     mark = os.path.join(os.environ["AOTI_DEBUG_CAPTURE"], "importing-{}".format(os.getpid()))
     with suppress(OSError), open(mark, "w"):

@@ -219,7 +219,7 @@ def _values(output: torch.Tensor) -> str:
 
 
 SHARE = 0.02  # share of the elapsed time in which constants may be read at calls
-AT_FAILURE = 0.2  # this share after a failure
+AT_FAILURE = 0.2  # the same share after a failure
 ALLOWANCE_S = 0.1  # seconds that are allowed in addition
 MAX_TRIED = 16  # constants whose ends are read before each call
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass
 class Minimiser(Generic[T]):
-    """Reduces `kept` to a part that still fails, and passes without any one of its elements.
+    """Reduces `kept` to a part that fails, and from which no single element can be removed.
 
     `kept` is assumed to fail and is not tried. The caller tries `candidates` in order, passes the number of
     the first that still fails, or None, to `found`, and repeats until there are no candidates. Halves come
