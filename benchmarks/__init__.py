@@ -1,4 +1,4 @@
-"""Measurements of what the project promises; each module says what it prints, and what it keeps here."""
+"""Measurements of what the project promises; each module says what it prints and keeps here."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ RESULTS = Path(__file__).with_name("results.json")
 
 
 def kept(name: str) -> dict[str, Any]:
-    """What the benchmark of this name, or a person, wrote last."""
+    """What the benchmark of this name, or a person, last wrote."""
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")).get(name, {})
     return found
 
 
 def keep(name: str, found: dict[str, Any]) -> None:
-    """Write `found` in the place of what the benchmark wrote before."""
+    """Replace what the benchmark of this name wrote before."""
     written = {**json.loads(RESULTS.read_text(encoding="utf-8")), name: found}
     RESULTS.write_text(in_rows(written) + "\n", encoding="utf-8")
 
 
 def in_rows(value: Any, indent: str = "") -> str:
-    """JSON in which what fits into a line has one, as a row of a table has."""
+    """JSON in which a value that fits into a line gets one line."""
     row = json.dumps(value)
     if len(indent + row) <= WIDTH or not value or not isinstance(value, (dict, list)):
         return row

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.compiler_faults [--programs NAME ...] [--device cuda] [--jobs N]`. Every report fails
 through AOTInductor on torch 2.13 for the CPU, where eager is right; on another device or release only some
-do. The healthy programs round differently, and must not be bisected at all. What was found is kept in
-results.json as `compiler_faults`; what was asked on a GPU stands there under `cuda`.
+do. The healthy programs only round differently, and must not be bisected. The results are kept in
+results.json as `compiler_faults`, those of a GPU there under `cuda`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPORTING = threading.Lock()  # `torch.export` keeps the program that it traces 
 
 
 def outcome(program: Program, device: str, directory: Path) -> dict[str, object]:
-    """What `bisect` says of one program, and what it cost."""
+    """What `bisect` says of one program, and what that cost."""
     inputs = tuple(each.to(device) for each in program.inputs)
     with EXPORTING:
         torch.export.save(torch.export.export(Model(program.run), inputs), directory / "program.pt2")

@@ -1,7 +1,7 @@
-"""How much of packages `decompile` reads, and whether what it wrote agrees with them.
+"""How much of packages `decompile` reads, and whether what it writes agrees with them.
 
-`python -m benchmarks.decompiled PACKAGES` takes each NAME.pt2 of a folder that has NAME.inputs.pt beside it,
-and reads, runs and compares it. The figures are kept in results.json.
+`python -m benchmarks.decompiled PACKAGES` reads, runs and compares each NAME.pt2 of a folder that has
+NAME.inputs.pt beside it. The figures are kept in results.json.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ran(package: Path, directory: Path, imports: Sequence[str]) -> dict[str, Any
 
 
 def share(programs: Iterable[PytorchProgram]) -> dict[str, Any]:
-    """Launches of generated kernels and of operators, those that were read, and lines of a kernel."""
+    """Counts of launches of generated kernels and operators, and of those read; lines per kernel."""
     launches = [each for program in programs for each in program.launches]
     kernels = [each for each in launches if each.kind in OURS]
     lines = sorted(len(each.lines) for each in kernels if not each.not_read)

@@ -1,10 +1,10 @@
 """What a verdict costs beside one plain failing run of the same program, or of the same package's call.
 
-`python -m benchmarks.diagnose_cost [--needs cpu|cuda] [--programs N] [NAME...]` takes programs of the corpus,
-one after the other: the plain run of the script and `diagnose` of it, each with an empty compile cache; then
-the call of its package as a user makes it (import torch, `aoti_load_package`, call) and `diagnose` of package
-and inputs. It prints wall-clock seconds and ratios, and keeps them with their medians in
-`benchmarks/results.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
+`python -m benchmarks.diagnose_cost [--needs cpu|cuda] [--programs N] [NAME...]` takes programs of the corpus
+one after the other. It times the plain run of the script and `diagnose` of it, each with an empty compile
+cache; then the call of its package as a user makes it (import torch, `aoti_load_package`, call) and
+`diagnose` of package and inputs. It prints wall-clock seconds and ratios, and keeps them with their medians
+in `benchmarks/results.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.corpus.forms import Program, Question, program
 from benchmarks.corpus.validate import select
 
 ROOT = Path(__file__).resolve().parent.parent
-# A captured call holds its leaves, not the arguments.
+# A captured call has its arguments' leaves, not the arguments.
 PLAIN = """
 import sys, torch
 model = torch._inductor.aoti_load_package(sys.argv[1])
@@ -39,7 +39,7 @@ COMMAND = (sys.executable, "-c", "from mcp_server.cli.main import main; main()",
 
 
 def seconds_of(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> float:
-    """Wall-clock seconds of a command; that it fails is expected."""
+    """Wall-clock seconds of a command, which may fail."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "AOTI_DEBUG_PYTHON": sys.executable, **env}
     began = time.monotonic()
     subprocess.run(argv, cwd=cwd, env=variables, capture_output=True, check=False, timeout=400)
@@ -58,7 +58,7 @@ def of_script(asked: Question) -> tuple[float, float]:
 
 
 def of_package(asked: Question) -> tuple[float, float] | None:
-    """Seconds of the plain call and of the diagnosis. None for a call without inputs in a file."""
+    """Seconds of the plain call and of the diagnosis. None for a call without a file of inputs."""
     given = dict(zip(asked.arguments[::2], asked.arguments[1::2], strict=True))
     if "--inputs" not in given or "--extra-imports" in given or given["--model-name"] != "model":
         return None
@@ -85,7 +85,7 @@ def measured(asked: Program) -> Measured:
 
 
 def chosen(needs: str, names: Sequence[str], most: int) -> list[Answer]:
-    """Failing programs of the corpus that ask for this hardware and end by themselves, evenly spread."""
+    """Failing programs of the corpus for this hardware that end by themselves, evenly spread."""
     fitting = [
         answer for answer in select(needs, []) if answer.outcome == "fault" and answer.category != "hang"
     ]

@@ -1,8 +1,8 @@
 """What the recorder adds to a call.
 
-`python -m benchmarks.recorder_cost [--device cuda] [--layers N]` compiles a small ranker with two integer
-inputs and one of floats, and records it. One process calls the plain package, the recorded one and the plain
-one again (the control) in interleaved blocks. The microseconds that the recorder and the control add to the
+`python -m benchmarks.recorder_cost [--device cuda] [--layers N]` compiles and records a small ranker with two
+inputs of integers and one of floats. One process calls the plain package, the recorded one and the plain one
+again (the control) in interleaved blocks. The microseconds that the recorder and the control add to the
 median of the plain calls are kept in results.json. Choose `--layers` for a call of about 0.2 ms.
 """
 

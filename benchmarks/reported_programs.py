@@ -1,7 +1,7 @@
-"""Programs of public reports of wrong code, and healthy ones that only round differently.
+"""Programs from public reports of wrong code, and healthy ones that only round differently.
 
-`PYTHON -m benchmarks.reported_programs` compiles each with the torch of that interpreter, compares package
-and eager, and keeps as `releases` of `compiler_faults` which reports are right there. It needs torch alone.
+`PYTHON -m benchmarks.reported_programs` compiles each with the torch of that interpreter and compares package
+and eager. Which reports are right there is kept as `releases` of `compiler_faults`. It needs torch alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIXED = torch.tensor([5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12,
 
 @dataclass(frozen=True)
 class Program:
-    """`source` is the thread that reports it, as NUMBER of pytorch/pytorch. Empty for a healthy program."""
+    """`source` is the number of the issue of pytorch/pytorch that reports it; empty for a healthy program."""
 
     source: str
     run: Callable[..., object]

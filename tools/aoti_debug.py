@@ -1,4 +1,4 @@
-"""`aoti-debug` from the folder in which this file lies, as clients start it: `uv run --script FILE serve`.
+"""Starts `aoti-debug` from this file's folder, as clients do: `uv run --script FILE serve`.
 
 uv makes the environment from the header and keeps it in its cache, so an update of the folder leaves it
 alone, nothing is built, and the folder may be read-only.
@@ -30,8 +30,8 @@ from pathlib import Path
 def leave_environment() -> None:
     """Undo what `uv run` changed for this script: workloads get the environment in which uv was started.
 
-    uv names its own environment in VIRTUAL_ENV and puts it first in PATH, so that the user's active one, and
-    with it the user's torch, could not be found (uv 0.13). It stays our parent, with the variables it got.
+    uv sets VIRTUAL_ENV to its own environment and puts that first in PATH, which hides the user's active one
+    and its torch (uv 0.13). uv stays our parent, with the variables that it got.
     """
     if "UV" not in os.environ or os.environ.get("VIRTUAL_ENV") != sys.prefix:
         return
@@ -49,7 +49,7 @@ def leave_environment() -> None:
 
 
 def main() -> None:
-    """The command line, imported from this folder."""
+    """Run the command line from this folder."""
     leave_environment()
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     from mcp_server.cli.main import main as run

@@ -1,8 +1,8 @@
 """Packs the server as an MCPB bundle, which desktop clients install: `python tools/bundle.py [TARGET.mcpb]`.
 
-Its manifest repeats the facts of `manifests.py`. The bundle holds what the launcher needs and the guides; uv
-fetches the launcher's dependencies at the first start. The Python with torch stays the user's own:
-the client asks for its path, because a desktop client is started in no virtual environment.
+Its manifest repeats the facts of `manifests.py`. The bundle holds the guides and what the launcher needs; uv
+fetches the launcher's dependencies at the first start. The Python with torch stays the user's own: the client
+asks for its path, because a desktop client starts in no virtual environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 def manifest(facts: Mapping[str, Any]) -> Manifest:
-    """MCPB's manifest 0.4. An empty variable is one that is not set."""
+    """MCPB's manifest 0.4. An empty variable counts as not set."""
     entry = {**servers("${__dirname}")["mcpServers"][NAME], "env": {PYTHON: "${user_config.python}"}}
     question = {"type": "file", "title": "Python", "description": VARIABLES[PYTHON], "default": ""}
     return {

@@ -1,4 +1,4 @@
-"""Writes docs/demo.svg, which the README shows: what `make demo` prints. First run that.
+"""Writes docs/demo.svg, shown in the README, from what `make demo` prints; run that first.
 
 The picture loads nothing: text in the viewer's own monospace font, and an animation in CSS.
 """
@@ -26,7 +26,7 @@ COLOURS = (
     (re.compile(r"^(?:Where|Kernel|Fix|Confirmed)\b"), "#f1fa8c"),
 )
 LABELLED = re.compile(r"^(?:[A-Z]\w*)? {2,}")
-END = re.compile(r"^(?:Reproduce|Next|Cost)\b")  # what differs from run to run
+END = re.compile(r"^(?:Reproduce|Next|Cost)\b")  # differs from run to run
 
 
 def printed() -> list[str]:
@@ -43,7 +43,7 @@ def printed() -> list[str]:
 
 
 def drawn(lines: list[str]) -> str:
-    """One text element for each line; each appears a moment after the one before."""
+    """One text element for each line; each appears a moment after the last."""
     height, width = TOP + ROW * len(lines), round(LEFT * 2 + WIDTH * 8.1)
     rows = []
     for number, line in enumerate(lines):

@@ -1,6 +1,6 @@
 """Writes the tasks of `evals/evals.json` for `claude plugin eval`: `python tools/evals.py [DIRECTORY]`.
 
-Each case has graders for the cause (a pattern, and a judge) and for the use of the skill (schema 1.1).
+Each case has graders for the cause (a pattern and a judge) and for the use of the skill (schema 1.1).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def case(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(directory: Path) -> None:
-    """A folder for each case; its scaffold copies the program into the empty workspace of the run."""
+    """Write a folder for each case; its scaffold copies the program into the run's empty workspace."""
     for task in tasks():
         made = case(task)
         folder = directory / made["name"]

@@ -1,7 +1,7 @@
 """Where `make`, the tests and the benchmarks keep what they make: outside of this folder.
 
-`npx skills add` copies the whole folder, so that an environment of 1 GB in it would come along. A folder for
-each checkout, named after its path; AOTI_DEBUG_MADE takes its place, and is what the Makefile sets.
+`npx skills add` copies the whole folder, and an environment in it would add 1 GB. Each checkout has its own
+folder, named after the checkout's path; AOTI_DEBUG_MADE, which the Makefile sets, replaces it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes manifests, the launcher's dependencies and the owner's name in texts from `pyproject.toml`.
 
-With `--check` it only compares. `--release BUNDLE TARGET` writes the registry's entry of a release.
-After a change of dependencies: this, then `uv lock --script tools/aoti_debug.py`, then this again.
+`--check` only compares. `--release BUNDLE TARGET` writes the registry's entry of a release.
+After a change of dependencies: run this, `uv lock --script tools/aoti_debug.py`, and this again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ELSEWHERE = re.compile(
 interpreters that uv takes only on request (PyPy, GraalPy and Python without its lock), and those beside which
 another wheel runs on every Python and every Linux that they run on."""
 SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(?=wheels = \[)")
-UNNEEDED = re.compile(r', (?:upload-time = "[^"]*"|size = \d+)')  # uv goes by the digest
+UNNEEDED = re.compile(r', (?:upload-time = "[^"]*"|size = \d+)')  # uv compares digests
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
@@ -57,7 +57,7 @@ def project() -> Mapping[str, Any]:
 
 
 def owner() -> str:
-    """Who owns the public repository: `owner` of `[tool.aoti-debug]`."""
+    """The owner of the public repository: `owner` of `[tool.aoti-debug]`."""
     return str(_tables()["tool"][NAME]["owner"])
 
 
@@ -70,7 +70,7 @@ def site() -> str:
 
 
 def registry_name() -> str:
-    """The registry checks that who publishes owns the account."""
+    """The registry checks that the publisher owns the account."""
     return f"io.github.{owner()}/{NAME}"
 
 
@@ -94,7 +94,7 @@ def manifests() -> dict[str, Manifest]:
 
 
 def claude_plugin(facts: Mapping[str, Any]) -> Manifest:
-    """With the server in it: one in `.mcp.json` would be started for whoever opens the checkout, too."""
+    """It has the server, since a `.mcp.json` would start one also for whoever opens the checkout."""
     return {**_common(facts), **_origin(facts), **servers("${CLAUDE_PLUGIN_ROOT}")}
 
 
@@ -125,10 +125,10 @@ def agent_plugin(facts: Mapping[str, Any]) -> Manifest:
 
 
 def servers(root: str) -> Manifest:
-    """The server from the folder `root`; uv keeps its environment elsewhere: an update deletes the folder.
+    """The server from the folder `root`. uv keeps its environment elsewhere: an update deletes the folder.
 
-    `--frozen` takes the versions from the lock beside the launcher: no index is asked, so a machine without
-    network starts it too once the packages are in uv's cache.
+    `--frozen` takes the versions from the lock beside the launcher and asks no index: once the packages are
+    in uv's cache, the server starts without network.
     """
     args = ["run", "--frozen", "--script", f"{root}/{LAUNCHER}", "serve"]
     return {"mcpServers": {NAME: {"command": "uv", "args": args}}}
@@ -141,7 +141,7 @@ def agent_servers() -> Manifest:
 
 
 def gemini_extension(facts: Mapping[str, Any]) -> Manifest:
-    """With a time limit: `gemini mcp list` gives a server 5 s else, and a first start loads packages."""
+    """A time limit is set: `gemini mcp list` else gives a server 5 s, and a first start loads packages."""
     common = {key: value for key, value in _common(facts).items() if key != "license"}
     entry = {**servers("${extensionPath}")["mcpServers"][NAME], "timeout": GEMINI_CALL_MS}
     return {**common, "mcpServers": {NAME: entry}, "contextFileName": "SKILL.md"}
@@ -178,7 +178,7 @@ def registry_server(facts: Mapping[str, Any]) -> Manifest:
 
 
 def released(facts: Mapping[str, Any], bundle: Path) -> Manifest:
-    """The registry's entry of a release: with its MCPB bundle, whose digest a client compares."""
+    """The registry's entry of a release, with its MCPB bundle, whose digest a client compares."""
     entry = registry_server(facts)
     package = {
         "registryType": "mcpb",
@@ -191,7 +191,7 @@ def released(facts: Mapping[str, Any], bundle: Path) -> Manifest:
 
 
 def deep_links() -> dict[str, str]:
-    """What a client opens to add the server, by client: the command `aoti-debug serve`."""
+    """The address that a client opens to add the server as `aoti-debug serve`, by client."""
     entry = {"command": NAME, "args": ["serve"]}
     code = base64.b64encode(json.dumps(entry, separators=(",", ":")).encode()).decode()
     stdio = quote(json.dumps({"type": "stdio", **entry}, separators=(",", ":")), safe="")
@@ -228,7 +228,7 @@ def launcher(facts: Mapping[str, Any]) -> str:
 
 
 def lock() -> str:
-    """The launcher's lock without what nobody can use here: more than half of what uv writes.
+    """The launcher's lock without the more than half of it that nobody can use here.
 
     A package that has wheels is never built from its source.
     """
@@ -242,7 +242,7 @@ def lock() -> str:
 
 
 def owned(path: str) -> str:
-    """A text with the owner's name in its addresses, and in the README's name for the registry."""
+    """The text of a file with the owner's name in its addresses, and in the README's registry name."""
     text = (ROOT / path).read_text(encoding="utf-8")
     text = re.sub(r"<!-- mcp-name: .* -->", f"<!-- mcp-name: {registry_name()} -->", text)
     text = re.sub(rf"(?<=github\.com/)[\w-]+(?=/{NAME}\b)", owner(), text)
@@ -250,7 +250,7 @@ def owned(path: str) -> str:
 
 
 def files() -> dict[str, str]:
-    """The text of every file that is written from the project's table, by its path."""
+    """The text of every file that is made from the project's table, by path."""
     texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
     written = {path: text + "\n" for path, text in texts.items()}
     return {
@@ -262,7 +262,7 @@ def files() -> dict[str, str]:
 
 
 def stale() -> list[str]:
-    """Paths whose file differs from what it should be."""
+    """Paths of files that differ from what they should be."""
     return [path for path, text in files().items() if not _holds(ROOT / path, text)]
 
 

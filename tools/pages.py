@@ -1,6 +1,6 @@
-"""Writes the pages that repeat tables of the code: error texts, and tables of flags.
+"""Writes the pages and tables that repeat tables of the code.
 
-With `--check` it only compares. The page of all tools is made for the site alone, by `site_pages.py`.
+`--check` only compares. `site_pages.py` makes the page of all tools, for the site alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHOWN = 120  # characters of an example: enough to recognise the text
 
 
 def errors_page() -> str:
-    """A row for every family of error texts, with an anchor, below the guide that covers it."""
+    """A row with an anchor for every family of error texts, under the guide that covers it."""
     guides = {guide.file: guide for guide in GUIDES}
     lines = [
         "# Error texts: what each one says, and what it does not prove",
@@ -93,12 +93,12 @@ def tools_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-SEVERAL = 3  # tools that take an argument with the same words: it is described once
+SEVERAL = 3  # Described once if so many tools take it with the same words.
 ARGUMENT_HEAD = "| argument | in a shell | meaning |"
 
 
 def tool_lines(one: Declaration, shared: Collection[str]) -> Iterator[str]:
-    """The section of one tool: its own arguments, and the names of those that others take as well."""
+    """The section of one tool: its own arguments, and the names of those that it shares."""
     yield from ("", f"## {one.name}", "", one.description)
     rows = rows_of(one)
     if own := [row for row in rows.values() if row not in shared]:
@@ -120,7 +120,7 @@ def rows_of(one: Declaration) -> dict[str, str]:
 
 
 def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
-    """How the command of a tool spells an argument. Empty for what a shell does not need."""
+    """How a tool's command spells an argument. Empty if a shell does not need it."""
     if name in NOT_ON_THE_COMMAND_LINE or tool not in OPERATIONS:
         return ""
     targets = targets_of(tool.arguments)
@@ -133,19 +133,19 @@ def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
 
 
 def choices(annotation: object, said: str | None) -> str:
-    """The values that an argument takes, where it takes a few and its text does not name them."""
+    """The values that an argument takes, if they are few and its text does not name them."""
     values = [value for value in get_args(annotation) if value] if get_origin(annotation) is Literal else []
     missing = [value for value in values if str(value) not in (said or "")]
     return f"One of {', '.join(f'`{value}`' for value in values)}." if missing else ""
 
 
 def runs(declaration: Declaration) -> str:
-    """Whether the tool starts a program of the user's."""
+    """Whether the tool starts a program of the user."""
     return "yes" if declaration.hints is RUNS_USER_CODE else "no"
 
 
 def flags_by_release() -> str:
-    """The flags that came after the first supported release, by the release that brought them."""
+    """The flags that came after the first supported release, by release."""
     rows = ["| from torch | flags |", "| --- | --- |"]
     for release in sorted({flag.since for flag in FLAGS if flag.since > FIRST}):
         names = ", ".join(f"`{flag.name}`" for flag in FLAGS if flag.since == release)
@@ -154,7 +154,7 @@ def flags_by_release() -> str:
 
 
 def constructs() -> str:
-    """What stops an export or a compile, and what is written in its place."""
+    """What stops an export or a compile, and what to write instead."""
     rows = [f"**{name}**: {ticked(pattern)}." for name, pattern in SHARED.items()]
     rows += [
         "",
@@ -173,7 +173,7 @@ SHARED = {"value": VALUE, "size": SIZE}  # patterns that many rows have
 
 
 def ticked(pattern: str) -> str:
-    """The texts that a pattern of alternatives finds, one of those that differ in a capital."""
+    """The texts that a pattern of alternatives finds; of those that differ only in case, one."""
     texts = (re.sub(r"\[(\w)\w\]|\\", r"\1", text) for text in pattern.split("|"))
     return ", ".join(f"`{text}`" for text in {text.lower(): text for text in texts}.values())
 
@@ -195,7 +195,7 @@ def flags_table() -> str:
 
 
 def planner() -> str:
-    """The observations as the planner takes them where all could act, then what its numbers mean."""
+    """The observations in the planner's order when all could act, then what its numbers mean."""
 
     def rate(one: Observation) -> float:
         return one.best / (one.seconds + 1)
@@ -210,7 +210,7 @@ def planner() -> str:
 
 
 def with_table(path: str, table: Callable[[], str]) -> str:
-    """The text of the file at `path` with the current table between its marks."""
+    """The text of the file at `path` with the current tables between its marks."""
     return MARKED.sub(lambda _found: f"\n{table().strip()}\n\n", (ROOT / path).read_text())
 
 

@@ -1,7 +1,7 @@
 """A hook of mkdocs: adds the README as the start of the site, the guides, the tools, and `llms.txt`.
 
-Links between pages are written for the repository. Here each becomes a link of the site, or a link to the
-file in the repository; one that leads to no file ends the build.
+Links between pages are written for the repository. They become links of the site, or links to files of the
+repository; a link to no file ends the build.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def on_post_build(config: Any) -> None:
 
 
 def _body(path: Path) -> str:
-    """The text of a page; the frontmatter of a skill is not part of it."""
+    """The text of a page, without a skill's frontmatter."""
     text = path.read_text(encoding="utf-8")
     return text.split("---\n", 2)[2] if text.startswith("---\n") else text
 
 
 def _beside(link: str) -> str:
-    """All guides lie in one folder of the site, while two lie at the top of the repository."""
+    """On the site all guides are in one folder; in the repository two are at the top."""
     name = PurePosixPath(link).name
     return os.path.relpath(PAGES[f"guides/{name}"], ROOT / "guides") if f"guides/{name}" in PAGES else link
 

@@ -1,4 +1,4 @@
-"""The files of the project: those that git tracks, or all but what is made, where this is no clone."""
+"""The files of the project: those that git tracks, or outside a clone all that are not made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MADE = frozenset({".git", ".venv", ".cache", "__pycache__", "build", "dist", ".h
 
 
 def tracked() -> list[str]:
-    """Relative to the root, sorted."""
+    """The paths relative to the root, sorted."""
     argv = ["git", "ls-files", "-z"]
     try:
         listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Reads what is right about each program: `answers.yaml`, one document with a program's name as the key."""
+"""Reads the right answers about the programs from `answers.yaml`, whose keys are their names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PROGRAMS = HOME / "programs"
 
 @dataclass(frozen=True)
 class Defect:
-    """One of the defects of a program that has several: a cause of its failure, or a harmless bystander.
+    """One of several defects of a program: a cause of its failure, or a harmless bystander.
 
     `fixed` are replacements in the program's text that remove this defect and nothing else.
-    `expected_error` is what a run shows when this is the first cause that is left. Empty for a bystander.
+    `expected_error` is what a run shows when this is the first remaining cause. Empty for a bystander.
     An empty `guilty` names nobody.
     """
 
@@ -29,7 +29,7 @@ class Defect:
     fixed: tuple[tuple[str, str], ...]
 
     def removed_from(self, source: str) -> str:
-        """`source` without this defect; raises `ValueError` for a text that is not there exactly once."""
+        """`source` without this defect. Raises `ValueError` for a text that does not occur exactly once."""
         for old, new in self.fixed:
             if source.count(old) != 1:
                 raise ValueError(f"{old!r} occurs {source.count(old)} times in the program")
@@ -39,14 +39,14 @@ class Defect:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is right about a case. `guilty` lists alternatives: a verdict that fits one of them is right.
+    """The right answer for a case. A verdict that fits any alternative of `guilty` is right.
 
-    An alternative's `kind` is a list of kinds, its `name` a regular expression, the other fields are equal.
-    `forms` are those in which the case makes sense. `log_accepts` is what else is right when only a log is
-    given (`inconclusive`, or categories). `looks_like` names the categories that a case without a fault has
-    to be told from. `model_lines` are substrings of source lines, at one of which a verdict should point;
-    empty: none to point at. A program with several defects lists its `causes` in the order in which they
-    have to be fixed, and its `bystanders`; the other fields are about the first cause.
+    An alternative's `kind` is a list of kinds, its `name` a regular expression; its other fields must be
+    equal. `forms` are those in which the case makes sense. `log_accepts` is what else is right from a log
+    alone (`inconclusive`, or categories). `looks_like` names the categories that a case without a fault
+    resembles. `model_lines` are substrings of source lines; a verdict should point at such a line, if any
+    are given. A program with several defects lists its `causes` in the order in which they have to be fixed,
+    and its `bystanders`; the other fields are about the first cause.
     """
 
     name: str
@@ -97,7 +97,7 @@ def _answer(name: str, fields: dict[str, Any]) -> Answer:
 
 
 def _defect(entry: dict[str, Any]) -> Defect:
-    """The defect that `entry` describes; the first cause takes what it leaves out from the answer."""
+    """The defect that `entry` describes; the first cause takes what is missing from the answer."""
     return Defect(
         categories=frozenset({entry["category"], *entry.get("also_accepted", ())}),
         guilty=tuple(entry.get("guilty", ())),
@@ -117,7 +117,7 @@ class Trial:
 
 
 def trials(answer: Answer, source: str) -> Iterator[Trial]:
-    """The program as it is, and every program without some defects whose end decides about the answer."""
+    """The program as it is, and with each selection of defects removed that tests the answer."""
     yield Trial("as it is", source, answer)
     if answer.bystanders:
         yield Trial("bystanders fixed, ends as before", _without(answer.bystanders, source), answer)

@@ -1,4 +1,4 @@
-"""The three forms in which a case is put before `diagnose`, and what is kept to make them.
+"""The three forms in which `diagnose` gets a case, and the files that are kept to make them.
 
 A plain run gives the log. A run under the capture hook gives the package and the inputs of the failing call.
 Both are done once per version of the script, below `corpus` in the folder of `tools/made.py`.
@@ -40,14 +40,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Program:
-    """A case's script, copied to a directory in which no answer lies."""
+    """A case's script, copied to a directory without an answer."""
 
     answer: Answer
     path: Path
     home: Path
 
     def question(self, form: str) -> Question | None:
-        """The case in that form. None where the form does not exist for it."""
+        """The case in that form. None if it has no such form."""
         if form == "script":
             return Question(("--script", str(self.path)), self.path.parent, self.path)
         return self._package() if form == "package" else self._log()
@@ -69,7 +69,7 @@ class Program:
         return Question(("--log", str(log)), log.parent)
 
     def _package(self) -> Question | None:
-        """The package and the failing call's inputs, moved to where no source is."""
+        """The package and the failing call's inputs, moved to a place without the source."""
         if "package" not in self.answer.forms:
             return None
         kept = self.home / "package"
@@ -93,7 +93,7 @@ class Program:
 def given_arguments(seen: Capture, kept: Path) -> list[str]:
     """Arguments for the suspect call of `seen`, with its files copied to `kept`. Empty without a package.
 
-    A script that registers operators comes along under another name: who serves such a package has them.
+    A script that registers operators is copied under another name: whoever serves such a package has them.
     """
     call = suspect_call(seen)
     if call is None or call.package is None or not call.package.is_file():
@@ -114,7 +114,7 @@ def _kept(source: Path, target: Path) -> str:
 
 
 def program(answer: Answer, directory: Path = PROGRAMS) -> Program:
-    """The case of `answer`, whose script lies in `directory`."""
+    """The case of `answer`, with its script in `directory`."""
     source = directory / f"{answer.name}.py"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     home = CACHE / "programs" / f"{answer.name}-{digest}"

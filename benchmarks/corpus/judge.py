@@ -1,4 +1,4 @@
-"""Compares verdicts with answers, also of several defects; only `score.py` reads both besides."""
+"""Compares verdicts with answers, also about several defects; besides it only `score.py` reads both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Score:
-    """One verdict, judged. None means that there is nothing to judge: `why` says what came instead."""
+    """One judged verdict. None means that nothing could be judged: `why` says what came instead."""
 
     case: str
     form: str
@@ -47,12 +47,12 @@ class Score:
 
     @property
     def right(self) -> bool:
-        """Category and guilty party, as far as the answer names one."""
+        """Whether the category is right, and the guilty party if the answer names one."""
         return bool(self.category_right) and self.guilty_right is not False
 
 
 def judge(answer: Answer, form: str, verdict: Data, script: Path | None) -> Score:
-    """The score of `verdict`; `script` is None where the form leaves no source to point at."""
+    """The score of `verdict`; `script` is None if the form leaves no source to point at."""
     party = verdict.get("guilty") or {}
     cost = verdict.get("cost") or {}
     return Score(
@@ -74,7 +74,7 @@ def judge(answer: Answer, form: str, verdict: Data, script: Path | None) -> Scor
 
 
 def category_right(answer: Answer, form: str, verdict: Data) -> bool:
-    """A fault needs its category. From a log, which may not be able to tell, the first suspicion counts."""
+    """A fault needs its category. A log may not show which it is, so the first suspicion counts."""
     outcome, category = verdict["outcome"], verdict.get("category")
     if form == "log" and outcome == "inconclusive":
         return "inconclusive" in answer.log_accepts or category in answer.categories
@@ -92,9 +92,9 @@ def guilty_right(answer: Answer, party: Data) -> bool | None:
 
 
 def fits(alternative: Data, party: Data) -> bool:
-    """Whether `party` is the one that `alternative` describes, in every field that it has.
+    """Whether `party` fits `alternative` in every field that this has.
 
-    A party that is called by the words that describe a category is nobody.
+    A party named with the words for a category is nobody.
     """
     if party.get("name") in CATEGORIES.values():
         return False
@@ -108,7 +108,7 @@ def fits(alternative: Data, party: Data) -> bool:
 
 
 def line_right(answer: Answer, party: Data, script: Path) -> bool | None:
-    """Whether a named model line holds one of the answer's substrings. None when it has none."""
+    """Whether a named model line has one of the answer's substrings. None if the answer has none."""
     if not answer.model_lines:
         return None
     source = script.read_text().splitlines()
@@ -121,7 +121,7 @@ def line_right(answer: Answer, party: Data, script: Path) -> bool | None:
 
 
 def _texts(place: Data, script: str, source: Sequence[str]) -> list[str]:
-    """The code of a location: as told, and as the file has it at that line."""
+    """The code of a location: as the verdict has it, and as the file has it at that line."""
     told = [place.get("code") or ""]
     number = place.get("line") or 0
     if Path(place.get("file") or "").name == script and 0 < number <= len(source):
@@ -138,7 +138,7 @@ def _named(party: Data) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """`right` of `all`, against a target share."""
+    """`right` of `all`, with the share that is the target."""
 
     what: str
     right: int
@@ -159,7 +159,7 @@ TARGETS = {"script": (0.95, 0.90, 0.85), "package": (0.90, 0.85, 0.0), "log": (0
 
 
 def shares(scores: Sequence[Score], form: str) -> list[Share]:
-    """What of `form` is right, over the cases that were judged."""
+    """What is right in `form`, over the judged cases."""
     judged = [score for score in scores if score.form == form and score.judged]
     category, guilty, line = TARGETS[form]
     found = [_share(f"{form}: category right", [s.category_right for s in judged], category)]
@@ -172,7 +172,7 @@ def shares(scores: Sequence[Score], form: str) -> list[Share]:
 
 
 def calibration(scores: Iterable[Score]) -> list[Share]:
-    """Of the faults that were claimed with some confidence, how many are right."""
+    """The share that is right, of the faults claimed with each confidence."""
     claimed = [score for score in scores if score.judged and score.claimed]
     targets = {"proven": 1.0, "likely": 0.8}
     return [
@@ -187,7 +187,7 @@ def _share(what: str, flags: Iterable[bool | None], target: float) -> Share:
 
 
 def with_defects(score: Score, answer: Answer, verdict: Data) -> Score:
-    """`score` with what only an answer with several defects has judged."""
+    """`score` with what can be judged only if an answer has several defects."""
     return replace(
         score,
         bystander_spared=bystander_spared(answer, verdict),
@@ -196,7 +196,7 @@ def with_defects(score: Score, answer: Answer, verdict: Data) -> Score:
 
 
 def defect_shares(scores: Sequence[Score]) -> list[Share]:
-    """What is right about bystanders and the order of causes. Empty without a program that has them."""
+    """What is right about bystanders and the order of causes. Empty if no program has them."""
     rows = {
         "no bystander accused": [score.bystander_spared for score in scores],
         "causes in order": [score.causes_in_order for score in scores],
@@ -206,7 +206,7 @@ def defect_shares(scores: Sequence[Score]) -> list[Share]:
 
 
 def summary(what: str, scores: Sequence[Score]) -> str:
-    """One line: what of the set is right, `proven` before all."""
+    """One line: what is right in the set, `proven` first."""
     judged = [score for score in scores if score.judged]
     proven = [score.right for score in judged if score.claimed and score.confidence == "proven"]
     guilty = [score.guilty_right for score in judged if score.guilty_right is not None]
@@ -219,9 +219,9 @@ def summary(what: str, scores: Sequence[Score]) -> str:
 
 
 def bystander_spared(answer: Answer, verdict: Data) -> bool | None:
-    """Whether no bystander is told as a cause. None for an answer without bystanders.
+    """Whether no bystander is named as a cause. None for an answer without bystanders.
 
-    Where cause and bystander have one category, the component tells them apart.
+    If cause and bystander have one category, the component tells them apart.
     """
     if not answer.bystanders:
         return None
@@ -229,10 +229,10 @@ def bystander_spared(answer: Answer, verdict: Data) -> bool | None:
 
 
 def causes_in_order(answer: Answer, verdict: Data) -> bool | None:
-    """Whether the verdict's `causes` are those of the answer, from the first on.
+    """Whether the verdict's `causes` are the first causes of the answer, in order.
 
-    A verdict may stop early, since a later cause shows only once the first is fixed. None for a verdict
-    or an answer without causes.
+    A verdict may stop early, since a later cause shows only once the first is fixed. None if the verdict or
+    the answer has no causes.
     """
     told = verdict.get("causes")
     if not told or not answer.causes:
@@ -244,7 +244,7 @@ def causes_in_order(answer: Answer, verdict: Data) -> bool | None:
 
 
 def _accused(verdict: Data) -> Iterable[Data]:
-    """Everybody that the verdict tells as a cause: a party each, with the category where it is told."""
+    """Each party that the verdict names as a cause, with the category if it tells one."""
     if verdict["outcome"] == "fault":
         yield {**(verdict.get("guilty") or {}), "category": verdict.get("category")}
         yield from verdict.get("causes") or ()
@@ -267,5 +267,5 @@ def _describes(defect: Defect, entry: Data) -> bool:
 
 
 def _has_category(defect: Defect, entry: Data) -> bool:
-    """An entry that tells no category may be about any."""
+    """An entry without a category may be about any."""
     return entry.get("category") in {*defect.categories, None}

@@ -1,8 +1,8 @@
 """Logs of plain runs that the repository keeps; `python -m benchmarks.corpus.recorded` writes what exists.
 
-A log names no machine: paths of the checkout, of the interpreter and of caches are replaced. Inner library
+Paths of the checkout, the interpreter and caches are replaced, so that a log names no machine. Inner library
 frames of stacks are left out. CI scores the log form of the corpus on these, since running the programs takes
-too long there. In the file, a number stands for a line of the first row, which has those of several logs.
+too long there. In the file, a number stands for a line of the first row, which has lines of several logs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def shortened(text: str) -> str:
 
 
 def neutral(text: str) -> str:
-    """`text` with the paths of this machine replaced by those of none, the longest first."""
+    """`text` with neutral paths in place of this machine's, the longest first."""
     replaced = {
         rf"{re.escape(str(CACHE))}/programs/[^/\s]+/script": "/srv/app",
         rf"{re.escape(str(CACHE))}/inductor/\w+": "/var/cache/inductor",
@@ -67,7 +67,7 @@ def logs() -> dict[str, str]:
 
 
 def made() -> Iterator[tuple[Answer, Path]]:
-    """Each CPU case whose plain run was made, with its log."""
+    """Each CPU case that has a log of its plain run, with that."""
     for answer in select("cpu"):
         log = program(answer).home / "plain" / f"{answer.name}.log"
         if "log" in answer.forms and log.with_suffix(".json").exists():

@@ -1,6 +1,6 @@
 """Scores `diagnose` on the corpus: `python -m benchmarks.corpus.score --needs cpu`.
 
-Prints one row per case and form, the totals against their targets, and the calibration. Exit code 1 when a
+Prints a row per case and form, the totals against their targets, and the calibration. Exits with 1 when a
 target is missed. Answers are read here, after the verdict, and nowhere in the product.
 """
 
@@ -38,7 +38,7 @@ COMMAND_LINE = "from mcp_server.cli.main import main; main()"
 
 
 def ask(question: Question, budget_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The verdict on `question`, with `env` set for the workload; `{"error": …}` when there is none."""
+    """The verdict on `question`, with `env` set for the workload; `{"error": …}` if there is none."""
     argv = [sys.executable, "-c", COMMAND_LINE, "diagnose", *question.arguments]
     argv += ["--budget-s", str(budget_s), "--json"]
     argv += [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
@@ -70,7 +70,7 @@ def score_form(answer: Answer, directory: Path, form: str, given: argparse.Names
 
 
 def _verdict(question: Question, given: argparse.Namespace, kept: Path) -> dict[str, Any]:
-    """A new verdict, or with `--kept` the one of last time."""
+    """A new verdict, or with `--kept` the last one."""
     if given.kept and kept.exists():
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
@@ -81,7 +81,7 @@ def _verdict(question: Question, given: argparse.Namespace, kept: Path) -> dict[
 
 
 def run(given: argparse.Namespace, console: Console) -> list[Score]:
-    """Every chosen case in every chosen form."""
+    """The scores of every chosen case in every chosen form."""
     jobs = [(answer, directory) for answer, directory in chosen(given)]
 
     def one(job: tuple[Answer, Path]) -> list[Score]:
@@ -95,7 +95,7 @@ def run(given: argparse.Namespace, console: Console) -> list[Score]:
 
 
 def chosen(given: argparse.Namespace) -> list[tuple[Answer, Path]]:
-    """The programs, or those of `--directory`; with `--third N`, every third of them, from the Nth on."""
+    """The programs, or those of `--directory`; with `--third N`, every third of them from the Nth on."""
     directory = given.directory or PROGRAMS
     answers = select(given.needs, given.cases, given.directory or HOME)
     found = [(answer, directory) for answer in answers]
@@ -109,7 +109,7 @@ def _line(score: Score) -> str:
 
 
 def _flags(score: Score) -> tuple[bool | None, ...]:
-    """What is judged, in the order of the table's columns."""
+    """What was judged, in the order of the table's columns."""
     return (
         score.category_right,
         score.guilty_right,
@@ -140,7 +140,7 @@ def print_scores(scores: list[Score], console: Console) -> None:
 
 
 def all_shares(scores: list[Score]) -> list[Share]:
-    """The totals of every form that was scored, and the calibration."""
+    """The totals of every scored form, and the calibration."""
     forms = [form for form in FORMS if any(score.form == form for score in scores)]
     by_form = [share for form in forms for share in shares(scores, form)]
     return by_form + defect_shares(scores) + calibration(scores)

@@ -1,7 +1,7 @@
-"""Runs cases and checks that each fails (or ends) as its answer says; needs torch and PyYAML.
+"""Checks that each case fails (or ends) as its answer says; needs torch and PyYAML.
 
 `python -m benchmarks.corpus.validate [NAME…] --needs cuda --jobs 8 --out DIR` writes one log per case and
-`summary.json`; the exit code is 1 when a case did not behave as expected. A program with several defects also
+`summary.json`; it exits with 1 when a case did not behave as expected. A program with several defects also
 runs without its causes and without its bystanders (`answers.trials`).
 """
 
@@ -28,7 +28,7 @@ Run = tuple[str, "Future[dict[str, Any]]"]
 
 
 def select(needs: str | None, names: Sequence[str] = (), home: Path = HOME) -> list[Answer]:
-    """The answers of `home` by name, for `needs` (`cpu`, `cuda` or None for both)."""
+    """The answers in `home`, by name and for `needs` (`cpu`, `cuda`, or None for both)."""
     found = read_answers(home / "answers.yaml")
     unknown = set(names) - {answer.name for answer in found}
     if unknown:
@@ -37,7 +37,7 @@ def select(needs: str | None, names: Sequence[str] = (), home: Path = HOME) -> l
 
 
 def case_environment(name: str, cache: Path) -> dict[str, str]:
-    """Output that survives a crash, no ISA probe, a compile cache of the case's own."""
+    """Output that survives a crash, no ISA probe, and a compile cache for the case alone."""
     return {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
@@ -48,7 +48,7 @@ def case_environment(name: str, cache: Path) -> dict[str, str]:
 
 
 def run_case(answer: Answer, directory: Path, out: Path, cache: Path) -> dict[str, Any]:
-    """Run one case into `out/NAME.log`; its end and whether that was the expected one."""
+    """Run one case with its output in `out/NAME.log`; how it ended, and whether that was expected."""
     program, log = directory / f"{answer.name}.py", out / f"{answer.name}.log"
     began = time.monotonic()
     with log.open("wb") as file:
@@ -74,7 +74,7 @@ def run_case(answer: Answer, directory: Path, out: Path, cache: Path) -> dict[st
 
 
 def as_expected(answer: Answer, text: str, code: int, *, timed_out: bool) -> bool:
-    """Whether the end fits: the text (with a last line `rc=CODE`), and a time-out for a hang alone."""
+    """Whether the text (with a last line `rc=CODE`) is as expected; only a hang may time out."""
     told = f"{text}\nrc={code}\n"
     found = re.search(answer.expected_error, told, re.MULTILINE) is not None
     if answer.outcome == "no_fault":
@@ -83,7 +83,7 @@ def as_expected(answer: Answer, text: str, code: int, *, timed_out: bool) -> boo
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the child, or kill its whole session after `timeout_s`; whether it ended by itself."""
+    """Wait for the child, and kill its whole session after `timeout_s`; whether it ended by itself."""
     try:
         child.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -94,7 +94,7 @@ def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _start(pool: Executor, answer: Answer, directory: Path, out: Path) -> list[Run]:
-    """Queue every run that the answer asks for; one that lists no causes asks for the program alone."""
+    """Queue every run that the answer asks for: without causes, only the program as it is."""
     found = []
     for number, trial in enumerate(trials(answer, (directory / f"{answer.name}.py").read_text())):
         place = out / answer.name / str(number) if number else out

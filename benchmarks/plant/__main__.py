@@ -1,9 +1,9 @@
 """`python -m benchmarks.plant --seed 7 --count 200 [--forms package,script] [--needs cpu|cuda] [--jobs N]
-[--only NAME,...] [--json FILE] [--keep FILE ...]`: plants that many programs, asks `diagnose` about each,
-prints how it did.
+[--only NAME,...] [--json FILE] [--keep FILE ...]` plants that many programs, asks `diagnose` about each, and
+prints the results.
 
-One seed always gives the same programs. They are written below `--folder`, outside of the repository, with
-their packages compiled once for each model and mistake and kept for later runs (`AOTI_DEBUG_PLANT_PACKAGES`).
+One seed always gives the same programs. They are written below `--folder`, outside of the repository. Their
+packages are compiled once for each model and mistake, and kept (`AOTI_DEBUG_PLANT_PACKAGES`).
 `--number N` asks about one program of a seed again. `--keep FILE ...` asks nothing: it takes what runs with
 `--json FILE` wrote, keeps it as `planted` in benchmarks/results.json, and prints the table of the page.
 """
@@ -42,13 +42,13 @@ CONFIDENCES = ("proven", "likely", "possible")
 
 
 def share(records: Iterable[Record], name: str) -> str:
-    """`12 of 13`, of those that have something to judge."""
+    """`12 of 13`, counting only records that have the field."""
     found = [record[name] for record in records if record.get(name) is not None]
     return f"{sum(found)} of {len(found)}"
 
 
 def apart(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """Programs with a fault and healthy ones, without those that could not be planted."""
+    """Programs with a fault, and healthy ones, without those that could not be planted."""
     asked = [record for record in records if "outcome" in record]
     return [r for r in asked if r["fault"] not in HEALTHY], [r for r in asked if r["fault"] in HEALTHY]
 
@@ -60,7 +60,7 @@ def right(record: Record) -> bool:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """The summary as a table of Markdown."""
+    """The summary as a Markdown table."""
     faults, healthy = apart(records)
     marks = [name for name in MARKS if any(r.get(name) is not None for r in faults)]
     rows = [
@@ -86,26 +86,26 @@ SAME = (
     "category",
     "confidence",
     "marks",
-)  # what programs that are counted together share
+)  # programs that agree in these are counted together
 SIGNS: dict[bool | None, str] = {None: "-", True: "y", False: "n"}
 ALL_MARKS = (*MARKS, "false_fields")
 
 
 def as_row(record: Record, words: Sequence[str]) -> str:
-    """A judged program in a line of words: `61128/3 bounds contrastive script no_fault - likely y------n`."""
+    """A judged program as a line of words: `61128/3 bounds contrastive script no_fault - likely y------n`."""
     marks = "".join(SIGNS[record.get(name)] for name in MARKS) + SIGNS[bool(record["false_fields"])]
     return " ".join(str({**record, "marks": marks}[word] or "-").replace(" ", "_") for word in words)
 
 
 def of_row(row: str, words: Sequence[str]) -> Record:
-    """The program of such a line, as far as tables need it."""
+    """The program of such a line, with what tables need."""
     found: Record = dict(zip(words, row.split(), strict=True))
     values = {sign: mark for mark, sign in SIGNS.items()}
     return found | dict(zip(ALL_MARKS, (values[sign] for sign in found["marks"]), strict=True))
 
 
 def faultless(record: Record) -> bool:
-    """Whether nothing that is judged is wrong, and something was said if there is a fault."""
+    """Whether nothing judged is wrong, and a fault, if there is one, was found."""
     if record["fault"] in HEALTHY:
         return bool(record["outcome"] != "fault")
     wrong = any(record.get(name) is False for name in MARKS)
@@ -113,20 +113,20 @@ def faultless(record: Record) -> bool:
 
 
 def as_kept(records: Sequence[Record]) -> dict[str, Any]:
-    """Each program with something wrong as a row, and the number of the others of each kind."""
+    """Each program with something wrong as a row, and counts of the others by kind."""
     wrong = [as_row(each, WORDS) for each in records if not faultless(each)]
     right = Counter(as_row(each, SAME) for each in records if faultless(each))
     return {"with_something_wrong": wrong, "others": dict(sorted(right.items()))}
 
 
 def of_kept(found: Record) -> list[Record]:
-    """The programs that were kept so."""
+    """The programs from what `as_kept` gave."""
     counted = [of_row(row, SAME) for row, count in found["others"].items() for _ in range(count)]
     return [*(of_row(row, WORDS) for row in found["with_something_wrong"]), *counted]
 
 
 def keep_files(files: Sequence[Path], needs: str) -> list[Record]:
-    """Keep the judged programs of such files in place of those kept before; the programs."""
+    """Keep the judged programs of the files in place of those kept before, and return them."""
     runs = [json.loads(file.read_text()) for file in files]
     judged = [
         {**each, "program": f"{run['seed']}/{each['number']}"}
@@ -141,7 +141,7 @@ def keep_files(files: Sequence[Path], needs: str) -> list[Record]:
 
 
 def line(record: Record) -> str:
-    """One program in one line; what was wrong comes first."""
+    """One program in one line, with what was wrong first."""
     if "outcome" not in record:
         return f"---- {record['number']} {record['fault']}: not planted: {'; '.join(record['refused'])[:300]}"
     marks = "".join("·" if record.get(name) is None else "✓" if record[name] else "✗" for name in JUDGED)

@@ -1,4 +1,4 @@
-"""Programs without a fault, and what is laid over a fault to mislead: deviations, calls, a warning."""
+"""Healthy programs, and what is laid over a fault to mislead: deviations, calls, a warning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shifted(tensor: Any) -> Any:
 
 
 def last_row(draft: Draft) -> str:
-    """One index is the last that is valid."""
+    """One index is the last valid one."""
     place = draft.pick(lambda given: given.kind == "index")
     if place is None:
         return ""
@@ -39,7 +39,7 @@ def last_row(draft: Draft) -> str:
 
 
 def large_value(draft: Draft) -> str:
-    """One value of an input is far from the others, and harmless."""
+    """One value of an input is far from the others but harmless."""
     place = draft.pick(lambda given: given.kind == "normal")
     if place is None:
         return ""
@@ -58,7 +58,7 @@ DISGUISES: tuple[Disguise, ...] = (unaligned, last_row, large_value, warned)
 
 
 def lay_over(draft: Draft) -> list[str]:
-    """0 to 2 disguises, before the fault is planted."""
+    """Lay on 0 to 2 disguises, before the fault is planted."""
     chosen = draft.chance.sample(DISGUISES, draft.chance.choice([0, 0, 1, 1, 2]))
     return [told for disguise in chosen if (told := disguise(draft))]
 
@@ -72,7 +72,7 @@ def all_unaligned(draft: Draft) -> None:
 
 
 def bounds(draft: Draft) -> None:
-    """Every index is the first or the last that is valid."""
+    """Every index is the first or the last valid one."""
     for place, given in enumerate(draft.model.inputs):
         if given.kind == "index":
             tensor = draft.inputs[place]
@@ -92,12 +92,12 @@ def at_the_edge_of_the_range(draft: Draft) -> None:
 
 
 def rounded(draft: Draft) -> None:
-    """What is expected was computed elsewhere, and differs by rounding."""
+    """The expected outputs were computed elsewhere, and differ by rounding."""
     draft.top.append("torch.backends.mkldnn.enabled = False")
 
 
 def nan_is_meant(draft: Draft) -> None:
-    """A missing measurement is NaN in an input and in the outputs that come of it, as the program expects."""
+    """A missing measurement is NaN in an input and in the outputs from it, as the program expects."""
     place = draft.pick(lambda given: given.kind == "normal")
     if place is not None:
         draft.inputs[place][draft.element(draft.inputs[place])] = float("nan")
@@ -122,7 +122,7 @@ HEALTHY: dict[str, Healthy] = {
 
 
 def equal_nan(name: str) -> bool:
-    """Whether the program's check allows NaN where NaN is expected."""
+    """Whether the program's check accepts NaN where NaN is expected."""
     return name == nan_is_meant.__name__
 
 

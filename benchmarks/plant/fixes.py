@@ -1,6 +1,6 @@
-"""Applies the fix that a verdict prints, where it is code, and tells whether the failure goes.
+"""Applies the fix that a verdict prints, if that is code, and tells whether the failure goes.
 
-A fix is code where it is lines of the model or of the program, or statements about the call's `args`.
+A fix is code if it is lines of the model or of the program, or statements about the call's `args`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.plant.disguises import outputs_of
 from benchmarks.plant.models import Model
 from benchmarks.plant.program import ENDED, PLANTING, draw_inputs, eager_model, run_program
 
-DRAWN = 3  # calls with usual inputs, on which a changed model must give what the right one does
-ABOUT = 0.05  # what another epsilon may change
+DRAWN = 3  # calls with usual inputs, on which a changed model must be right
+ABOUT = 0.05  # the tolerance for another epsilon
 FIXED = "fixed"  # the folder of the program with the fix
 ASKED_OF = frozenset({"args", "torch", "float"})  # names that statements about the call may have
 
@@ -27,9 +27,9 @@ ASKED_OF = frozenset({"args", "torch", "float"})  # names that statements about 
 def fix_right(
     folder: Path, source: Sequence[str], model: Model, inputs: list[Any], fix: dict[str, Any]
 ) -> bool | None:
-    """Whether the printed change removes the failure. None where it is no change that can be applied.
+    """Whether the printed change removes the failure. None if it is no change that can be applied.
 
-    `source` has the lines of the model as the program has it, and `inputs` are those of the failing call.
+    `source` has the lines of the program's model, and `inputs` are those of the failing call.
     """
     before, after = fix.get("before") or "", fix.get("after") or ""
     program = (folder / "program.py").read_text()
@@ -56,7 +56,7 @@ def fix_right(
 
 
 def replaced(lines: Sequence[str], before: str, after: str) -> list[str] | None:
-    """The lines with `after` in place of `before`. None where not all of `before` are lines of them."""
+    """The lines with `after` in place of `before`. None if these do not fit together."""
     old, new = before.splitlines(), after.splitlines()
     if not old or not new or not {each.strip() for each in old} <= {each.strip() for each in lines}:
         return None
@@ -74,7 +74,7 @@ def replaced(lines: Sequence[str], before: str, after: str) -> list[str] | None:
 
 
 def about_args(code: str) -> list[ast.stmt]:
-    """The statements of code that reads only the arguments of the call. Empty for other code."""
+    """The statements of code that uses only the arguments of the call. Empty for other code."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -101,8 +101,8 @@ def refuses(check: str, inputs: list[Any]) -> bool:
 def model_right(folder: Path, text: str, faulty: str, model: Model, inputs: list[Any]) -> bool:
     """Whether the changed model is finite for the failing call, and right for usual ones.
 
-    Right is what the model without the mistake gives, or the model with it where that is finite: an epsilon
-    that the author had in mind cannot be known. All is asked of eager mode: the change is one of the source.
+    Right is what the model without the mistake gives, or the model with it where finite, since the epsilon
+    that the author had in mind cannot be known. All run in eager mode: the change is one of the source.
     """
     wrong = contextlib.suppress(Exception)  # the change may be wrong in any way
     with applied(folder, "model.py", text) as file, PLANTING, torch.no_grad(), wrong:
@@ -129,7 +129,7 @@ def _unless_refused(model: Any, given: list[Any]) -> Any:
 
 
 def same(found: Any, right: Any, as_is: Any) -> bool:
-    """Whether each element is right or as with the mistake; where that is not finite, about right."""
+    """Whether each element is right or as with the mistake, or about right where that is not finite."""
     for place, output in enumerate(outputs_of(found)):
         wanted = outputs_of(right)[place]
         close = torch.isclose(output, wanted, 1e-3, 1e-3)
@@ -143,7 +143,7 @@ def same(found: Any, right: Any, as_is: Any) -> bool:
 
 
 def program_ends(folder: Path, text: str, inputs: list[Any]) -> bool:
-    """Whether the program ends, with that text and these inputs."""
+    """Whether the program ends well with that text and these inputs."""
     with applied(folder, "program.py", text) as file:
         for name in ("model.pt2", "before.pt", "expected.pt", "weights.pt"):
             if (folder / name).exists():
@@ -155,7 +155,7 @@ def program_ends(folder: Path, text: str, inputs: list[Any]) -> bool:
 
 @contextlib.contextmanager
 def applied(folder: Path, name: str, text: str) -> Iterator[Path]:
-    """The file of that name and text in a folder of its own."""
+    """Write a file of that name and text to a folder of its own."""
     shutil.rmtree(folder / FIXED, ignore_errors=True)
     (folder / FIXED).mkdir()
     (folder / FIXED / name).write_text(text)

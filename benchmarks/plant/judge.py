@@ -18,7 +18,7 @@ CLAIM = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """What is right: of `faults.Truth`, with what is needed to check the verdict's other fields."""
+    """The answer: that of `faults.Truth`, with what is needed to check the verdict's other fields."""
 
     categories: tuple[str, ...] = ()  # empty: healthy
     inputs: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Answer:
     lines: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
     call: int = 1
-    first_call: int | None = None  # from which on each call fails, where not `call` alone does
+    first_call: int | None = None  # the first of the failing calls, if not only `call` fails
     source: tuple[str, ...] = ()  # lines of model.py
     program: tuple[str, ...] = ()  # lines of program.py
     constants: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """None means that there was nothing to judge."""
+    """A field of None means that there was nothing to judge."""
 
     outcome: str
     category: str
@@ -48,7 +48,7 @@ class Score:
     element_named: bool | None = None
     line_named: bool | None = None
     fix_printed: bool | None = None
-    fix_right: bool | None = None  # where the printed fix is a change that can be applied
+    fix_right: bool | None = None  # if the printed fix is a change that can be applied
     false_fields: tuple[str, ...] = field(default=())
 
     @property
@@ -61,7 +61,7 @@ class Score:
 
 
 def judge(answer: Answer, verdict: Data, value_at: ValueAt | None = None) -> Score:
-    """`value_at` tells what an input holds at a place. Healthy: all but an accusation is right."""
+    """`value_at` tells what an input has at a place. A healthy program only needs not to be accused."""
     outcome, category = verdict["outcome"], verdict.get("category") or ""
     confidence = verdict.get("confidence") or ""
     if not answer.categories:
@@ -86,8 +86,8 @@ def judge(answer: Answer, verdict: Data, value_at: ValueAt | None = None) -> Sco
 
 
 def component_right(answer: Answer, party: Data) -> bool:
-    """The strict rule: an input of the answer, the call with exactly its inputs, its constant, its kind, or
-    a line of at most two listed.
+    """Whether the party is an input of the answer, the call with exactly its inputs, its constant, one of
+    its kinds, or a line of at most two listed.
     """
     kind = party.get("kind")
     if kind == "input" and party.get("input_index") in answer.inputs:
@@ -103,7 +103,7 @@ def component_right(answer: Answer, party: Data) -> bool:
 
 
 def same_name(one: str, other: str) -> bool:
-    """Names of constants, which packages write with underscores."""
+    """Whether two names are of one constant; packages write underscores for dots."""
     return bool(one) and one.replace(".", "_") == other.replace(".", "_")
 
 
@@ -115,7 +115,7 @@ def line_named(answer: Answer, party: Data) -> bool:
 
 
 def element_named(answer: Answer, verdict: Data) -> bool:
-    """Whether the element is named: of an input of the answer, or of its constant."""
+    """Whether the verdict names the element, of an input of the answer or of its constant."""
     party = verdict.get("guilty") or {}
     named = " ".join([*(party.get("elements") or ()), verdict.get("summary") or ""])
     if not answer.inputs:
@@ -130,7 +130,7 @@ def element_named(answer: Answer, verdict: Data) -> bool:
 
 
 def indices(text: str) -> list[tuple[int, ...]]:
-    """Every `[1, 13]` of a text."""
+    """Every index in a text, such as `[1, 13]`."""
     found = re.findall(r"\[(\d+(?:, ?\d+)*)\]", text)
     return [tuple(int(part) for part in place.split(",")) for place in found]
 
@@ -160,7 +160,7 @@ def false_fields(answer: Answer, verdict: Data, value_at: ValueAt | None) -> Ite
 
 
 def false_line(place: Data, source: Sequence[str]) -> Iterator[str]:
-    """A location whose code is not what the file has in that line."""
+    """A location whose code is not what the file has at that line."""
     number, code = place["line"], (place.get("code") or "").strip()
     if not 0 < number <= len(source):
         yield f"line {number} does not exist"
@@ -183,7 +183,7 @@ def false_elements(elements: Sequence[str], value_at: ValueAt) -> Iterator[str]:
 
 
 def close(told: float, value: float) -> bool:
-    """Equal as far as a number printed with five digits can be."""
+    """Whether numbers are equal, when one was printed with five digits."""
     if told != told or value != value:
         return told != told and value != value
     return told == value or abs(told - value) <= 1e-3 * max(abs(value), 1e-30)

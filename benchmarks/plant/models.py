@@ -1,7 +1,7 @@
 """The models that faults are planted into: a table of sources in the idioms that people write.
 
-Each is the text of a module with a class `Model`, so that a fault can be an edit of one expression, and says
-what its inputs are: from that follows which faults fit (an index has a bound, a divisor must not be zero).
+Each is the text of a module with a class `Model`, so that a fault can be an edit of one expression. It also
+describes its inputs, which decides what faults fit (an index has a bound, a divisor must not be zero).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Kind = Literal["normal", "uniform", "index", "count", "mask"]
 class Input:
     """One argument of `forward`.
 
-    `shape` has numbers and names of dynamic dimensions. Values are drawn from `low` to `high`, without it;
-    for an index these are its bounds. A count is compared with positions or hashed, not looked up, so any
-    value is allowed. The other fields say which values the model cannot bear.
+    `shape` has numbers and names of dynamic dimensions. Values are drawn from `low` to `high`, `high` excluded;
+    for an index these are its bounds. A count may have any value, since it is compared with positions or
+    hashed, not looked up. The other fields say which values the model cannot bear.
     """
 
     name: str
@@ -26,8 +26,8 @@ class Input:
     kind: Kind = "normal"
     low: float = -1.0
     high: float = 1.0
-    divisor: bool = False  # divided by, or its logarithm is taken: 0 is not allowed
-    varied: bool = False  # normalised by its deviation: a constant row is not allowed
+    divisor: bool = False  # 0 is not allowed: it is divided by, or its logarithm is taken
+    varied: bool = False  # a constant row is not allowed: it is normalised by its deviation
     signed: bool = True  # False: a root or logarithm of it is taken
 
     @property
@@ -37,7 +37,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dynamic dimension: the range it is exported with, and the sizes of good calls."""
+    """A dynamic dimension: its exported range, and the sizes of good calls."""
 
     least: int
     most: int
@@ -51,7 +51,7 @@ EVERY_DEVICE = ("cpu", "cuda")
 class Edit:
     """A mistake in the source: `old` becomes `new`, and the failure starts in a line with one of `lines`.
 
-    `shows` names the change of good inputs under which the mistake shows (`faults.models.SHOWING`). `devices`
+    `shows` names the change of good inputs that makes the mistake show (`faults.models.SHOWING`). `devices`
     are those for which torch compiles it.
     """
 
@@ -63,13 +63,13 @@ class Edit:
     where: tuple[int, int] = (
         0,
         0,
-    )  # an input, and the value in it under which it shows
+    )  # an input, and the value in it that makes the mistake show
     devices: tuple[str, ...] = EVERY_DEVICE
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its inputs, the mistakes that its source can have, and where torch compiles it."""
+    """A model, its inputs, possible mistakes in its source, and the devices for which torch compiles it."""
 
     name: str
     source: str
@@ -307,7 +307,7 @@ class Model(nn.Module):
             ("level = ", "self.level(level)"),
             "high",
             (1, 0),
-            ("cpu",),  # on CUDA the compile itself meets the kernel's assertion (torch 2.11)
+            ("cpu",),  # on CUDA the compile itself fails the kernel's assertion (torch 2.11)
         ),
         Edit(
             "softmax_of_nothing",

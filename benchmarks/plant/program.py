@@ -1,6 +1,6 @@
-"""What runs in processes of its own: compiles a model, or runs a program and tells how it ended.
+"""What runs in a process of its own: compiles a model, or runs a program and tells how that ended.
 
-`program.py compile FOLDER NAME` reads `model.py` there; the environment says whether with provenance.
+`program.py compile FOLDER NAME` reads `model.py` there; the environment decides about provenance.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.plant.models import MODELS, Model
 WEIGHTS_SEED = 11
 ENDED = "ended"
 LIMIT_S = 120
-PLANTING = threading.Lock()  # torch's seed is one for the process
+PLANTING = threading.Lock()  # torch has one seed for the process
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload(["torch._inductor", "benchmarks.plant.program"])
 
 
 def module_at(file: Path) -> Any:
-    """The module in `file`, under the name by which a program next to it imports it."""
+    """The module in `file`, under the name that a program beside it imports."""
     spec = importlib.util.spec_from_file_location("model", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,7 +47,7 @@ def eager_model(file: Path, device: str) -> Any:
 
 
 def draw_inputs(model: Model, seed: int, device: str, sizes: dict[str, int] | None = None) -> list[Any]:
-    """Good inputs: every value within its bounds, every row of a mask with a true one."""
+    """Good inputs: every value within its bounds, and a true value in every row of a mask."""
     made = torch.Generator().manual_seed(seed)
     chosen = {}
     for name, dimension in model.dimensions.items():
@@ -83,7 +83,7 @@ def dynamic_shapes(model: Model) -> tuple[dict[int, Any], ...]:
 
 
 def compile_model(folder: Path, name: str, device: str) -> None:
-    """Writes `model.pt2` and the exported program `exported.pt2` beside the source."""
+    """Write the package `model.pt2` and the exported program `exported.pt2` beside the source."""
     model = MODELS[name]
     with torch.no_grad():
         exported = torch.export.export(
@@ -105,7 +105,7 @@ class Traced:
 
 
 class Tracer(TorchFunctionMode):  # type: ignore[misc]
-    """Looks at the output of each operation."""
+    """Records the output of each operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Tracer(TorchFunctionMode):  # type: ignore[misc]
 
 
 def model_line() -> int | None:
-    """The line of model.py nearest to the operation that runs."""
+    """The line of model.py nearest to the running operation."""
     frame = inspect.currentframe()
     while frame is not None:
         if Path(frame.f_code.co_filename).name == "model.py":
@@ -139,7 +139,7 @@ def trace(eager: Any, inputs: list[Any]) -> list[Traced]:
 
 
 def run_program(folder: Path) -> str:
-    """How `program.py` of that folder ends in a process of its own: ENDED, the error, a signal, or no end."""
+    """How the folder's `program.py` ends in a process of its own: ENDED, the error, a signal, or no end."""
     child = CHILDREN.Process(target=run_here, args=(str(folder),))
     child.start()
     child.join(LIMIT_S)

@@ -1,4 +1,4 @@
-"""Plants programs, validates each by running it with and without its fault, asks `diagnose`, and judges."""
+"""Plants programs, runs each with and without its fault, asks `diagnose`, and judges the verdicts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from mcp_server.package.archive import open_package
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LINE = "from mcp_server.cli.main import main; main()"
-HEALTHY_SHARE = 4  # one program of so many
+HEALTHY_SHARE = 4  # one program in so many is healthy
 ATTEMPTS = 6
 NO_PLACE = "no place for it"
-BUDGET_S = 300  # as `diagnose` has it
+BUDGET_S = 300  # the default of `diagnose`
 PROGRAM = """import sys
 from pathlib import Path
 
@@ -94,7 +94,7 @@ class Planted:
         return bool(self.arguments)
 
     def value_at(self, place: int, where: tuple[int, ...]) -> float | None:
-        """What an input holds, or None where it has no such element."""
+        """What an input has at that place. None without such an element."""
         if place >= len(self.inputs):
             return None
         tensor = self.inputs[place]
@@ -105,7 +105,7 @@ class Planted:
 
 
 def one(asked: Asked, number: int) -> tuple[Planted, dict[str, Any], Score | None]:
-    """The program of that number, its verdict and its score. None where none could be planted."""
+    """The program of that number, its verdict and its score; no score if it could not be planted."""
     planted = plant(asked, number)
     if not planted.valid:
         return planted, {}, None
@@ -124,7 +124,7 @@ def fixed(planted: Planted, verdict: dict[str, Any]) -> bool | None:
 
 
 def plant(asked: Asked, number: int) -> Planted:
-    """Draws until a program fails as planted and passes without the fault."""
+    """Draw until a program fails as planted and passes without the fault."""
     chance = random.Random(f"{asked.seed}/{number}")
     form = chance.choice(asked.forms)
     faults = {n: row for n, row in fault_rows().items() if form in row.forms and places(row, asked.device)}
@@ -147,7 +147,7 @@ def plant(asked: Asked, number: int) -> Planted:
 
 
 def places(fault: Fault | None, device: str) -> list[tuple[Model, Edit | None]]:
-    """The models that torch compiles there, each with an edit of its source where the fault is one."""
+    """The models that torch compiles for the device, each with an edit of its source if the fault is one."""
     models = [model for model in MODELS.values() if device in model.devices]
     if fault is None or not fault.edits:
         return [(model, None) for model in models]
@@ -163,7 +163,7 @@ def attempt(
     edit: Edit | None,
     chance: random.Random,
 ) -> str:
-    """Writes the program; what was wrong with it, or an empty text."""
+    """Write the program; what was wrong with it, or an empty text."""
     shutil.rmtree(planted.folder, ignore_errors=True)
     planted.folder.mkdir(parents=True)
     planted.model = model.name
@@ -212,7 +212,7 @@ def drafted(
     eager = eager_model(clean / "model.py", "cpu")
     good = draw_inputs(model, chance.randrange(10**6), "cpu")
     known = {**dict(eager.named_parameters()), **dict(eager.named_buffers())}
-    # A package folds small constants into its code, and refuses an update that has their names.
+    # A package folds small constants into its code, and refuses an update that names them.
     compiled = {constant.fqn for constant in open_package(built / "model.pt2").constants}
     weights = {name: weight for name, weight in known.items() if name in compiled}
     draft = Draft(
@@ -243,7 +243,7 @@ def with_lines(
     eager: Any,
     built: Path,
 ) -> Truth:
-    """The lines that are answers: of an edit, or those at which the eager model first goes wrong."""
+    """The lines that are answers: of the edit, or those where the eager model first goes wrong."""
     if edit:
         lines = (built / "model.py").read_text().splitlines()
         return replace(
@@ -259,7 +259,7 @@ def with_lines(
 
 
 def first_wrong(good: Sequence[Traced], bad: Sequence[Traced]) -> tuple[int, ...]:
-    """The lines where the first infinite value is made, and the first NaN, that the good call has not."""
+    """The lines that make the first infinite value and the first NaN that the good call lacks."""
     pairs = list(zip(good, bad, strict=False))
     infinite = next((b.line for g, b in pairs if b.not_finite and not g.not_finite), None)
     nan = next((b.line for g, b in pairs if b.nan and not g.nan), None)
@@ -275,7 +275,7 @@ def right_outputs(eager: Any, given: list[Any]) -> list[Any] | None:
 
 
 def fails_on(built: Path, good: list[Any], expected: list[Any] | None) -> bool:
-    """Whether a model with a mistake gives something else for good inputs, too."""
+    """Whether a model with a mistake gives something else for good inputs too."""
     with PLANTING, torch.no_grad():
         found = right_outputs(eager_model(built / "model.py", "cpu"), good)
     if found is None or expected is None:
@@ -286,7 +286,7 @@ def fails_on(built: Path, good: list[Any], expected: list[Any] | None) -> bool:
 def write(
     planted: Planted, draft: Draft, wanted: list[Any] | None, without: list[Any] | None, calls: int
 ) -> None:
-    """The program and what it reads, with the fault and, in the folder `clean`, without it.
+    """Write the program and what it reads, with the fault, and without it in the folder `clean`.
 
     `wanted` and `without` are the right outputs of the two calls.
     """
@@ -329,7 +329,7 @@ def moved(tensor: Any, device: str) -> Any:
 
 
 def validated(planted: Planted, fault: Fault | None) -> str:
-    """Runs both programs; what was not as planned."""
+    """Run both programs; what was not as planned."""
     without = run_program(planted.folder / "clean")
     if without != ENDED:
         return f"without the fault: {without}"
@@ -392,7 +392,7 @@ def packages_folder() -> Path:
 
 
 class NotCompiledError(Exception):
-    """A model that torch does not compile for the device."""
+    """torch does not compile the model for the device."""
 
 
 def compiled(model: Model, text: str, device: str) -> Path:

@@ -42,7 +42,7 @@ def trials(release: Release, area: str) -> Trials:
 
 
 def tried(trial: Trials) -> dict[str, Outcome]:
-    """The outcome of each trial; an exception is one."""
+    """The outcome of each trial; an exception counts as one."""
     outcomes = {}
     for name, attempt in trial.items():
         try:

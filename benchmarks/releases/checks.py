@@ -49,7 +49,7 @@ class Steps:
         return _unless(launch is not None and launch.index == 0, found.summary)
 
     async def diagnosed(self, name: str, kind: str, category: str) -> Outcome:
-        """A package and its inputs are all that `diagnose` gets."""
+        """`diagnose` gets only a package and its inputs."""
         verdict = await diagnose(self.release.context(), self.release.call(name, kind))
         held = (verdict.outcome, verdict.category) == ("fault", category)
         return _unless(held, f"{verdict.outcome} {verdict.category}: {verdict.summary}")
@@ -90,7 +90,7 @@ class Steps:
         return {name: partial(anyio.run, step) for name, step in named.items()}
 
 
-# One of an index, of what a caller gives, and of an operator's fake function.
+# One with a bad index, one with a bad input, and one with a wrong fake function of an operator.
 NAMES = ["lag_features", "fraud_window", "tile_rotate"]
 
 
@@ -111,8 +111,8 @@ def scripts(release: Release) -> Trials:
     return {answer.name: partial(diagnosed_script, release, answer) for answer in select("cpu", NAMES)}
 
 
-# Each kind of fault of `provoke`: the family of its root, and the first release that says it; an older one
-# says nothing, or what comes of it. Two families are of two releases.
+# For each kind of `provoke`: the family of its root, and the first release that reports it. Older ones are
+# silent or report a consequence. Where two families are named, releases differ.
 EXPECTED: dict[str, tuple[str, tuple[int, int]]] = {
     "input_dtype": ("input_dtype", (2, 8)),
     "input_static_size": ("input_static_dim", (2, 8)),

@@ -1,4 +1,4 @@
-"""The flag table against a release: what the table says it has is there, and does what its row says."""
+"""Compares the flag table with a release: what it lists is there, and does what its row says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Flags:
         self.release = release
 
     def config_entry(self, flag: Flag) -> Outcome:
-        """The entry exists, and the variable of the row, if there is one, changes it."""
+        """The entry exists, and the row's variable, if any, changes it."""
         off, on = self._values["off"][flag.config], self._values["on"][flag.config]
         if off is None:
             return f"torch._inductor.config has no {flag.config}"
@@ -41,12 +41,12 @@ class Flags:
         return "" if self._names(flag.env) else "nothing in torch names it"
 
     def too_new(self, flag: Flag) -> Outcome:
-        """The release does not have what the table says came later, except where `before` tells of it."""
+        """The release lacks what the table says came later, except where `before` tells of it."""
         there = self._values["on"][flag.config] is not None if flag.config else self._names(flag.env)
         return "it is there already" if there and not flag.before else ""
 
     def inert(self, flag: Flag) -> Outcome:
-        """No source of the compiler reads it."""
+        """No source of the compiler names it."""
         return "a source names it" if any(flag.env.encode() in text for text in self._sources) else ""
 
     @cached_property
@@ -98,7 +98,7 @@ def _size(path: Path) -> int:
 
 
 def _holds(library: Path, word: bytes) -> bool:
-    """Whether a library's bytes hold a word; read in pieces, since one has a gigabyte."""
+    """Whether a library has these bytes; read in pieces, since one is a gigabyte."""
     with library.open("rb") as file:
         kept = b""
         while piece := file.read(_MANY):

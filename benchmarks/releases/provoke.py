@@ -1,7 +1,7 @@
 """Makes a torch print its errors: `python -m benchmarks.releases.provoke ZOO OUT [KIND…]`.
 
-Writes `OUT/KIND.log` for each kind of fault. Imports torch once and forks for each; needs Python 3.9 and
-nothing of the product.
+Writes `OUT/KIND.log` for each kind of fault. Imports torch once and forks for each kind; needs Python 3.9,
+and nothing of the product.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compiled(
 
 
 def changed(zoo: Path, own: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
-    """The ranker's package with members changed, or left out."""
+    """The ranker's package with members changed or left out."""
     target = own / "changed.pt2"
     with zipfile.ZipFile(zoo / "ranker.pt2") as source, zipfile.ZipFile(target, "w") as archive:
         for info in source.infolist():
@@ -137,7 +137,7 @@ def written(path: Path, data: bytes) -> Path:
 
 
 def without(zoo: Path, own: Path, ending: str) -> Path:
-    """The ranker's package without a member."""
+    """The ranker's package without one member."""
     return changed(zoo, own, lambda name, data: None if name.endswith(ending) else data)
 
 
@@ -146,7 +146,7 @@ def in_linear(own: Path, **config: Any) -> Path:
 
 
 ROWS = torch.rand(8, 4)
-# What each kind does with the packages' directory and one for its own files.
+# What each kind does with the packages' directory and a directory of its own.
 KINDS: dict[str, Callable[[Path, Path], Any]] = {
     "input_dtype": lambda zoo, own: checked_call(zoo, "ranker", ids(8, 6).int()),
     "input_static_size": lambda zoo, own: checked_call(
@@ -207,7 +207,7 @@ KINDS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def provoke(name: str, zoo: Path, out: Path) -> None:
-    """Run one kind in a child, whose output goes into its log."""
+    """Run one kind in a child with its output in the kind's log."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Keeps what held under each release, and makes the table of docs/releases.md of it."""
+"""Keeps what held under each release, and makes the table of docs/releases.md from it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AREAS = {
 
 @dataclass(frozen=True)
 class Area:
-    """How many things were tried, and by name why some did not hold."""
+    """How many things were tried, and why some did not hold, by name."""
 
     tried: int
     failed: Mapping[str, str]
 
     @classmethod
     def of(cls, outcomes: Mapping[str, str]) -> Area:
-        """Of a reason by name, which is empty where the thing held."""
+        """From reasons by name, each empty if the thing held."""
         return cls(len(outcomes), {name: why for name, why in outcomes.items() if why})
 
 
@@ -58,7 +58,7 @@ class Tried:
 
 
 def keep(tried: Tried) -> Path:
-    """Write the release into the file, with areas that were not tried this time as they were."""
+    """Write the release into the file; areas that were not tried stay as they were."""
     releases = {one.release: one for one in kept()}
     before = releases[tried.release].areas if tried.release in releases else {}
     areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
@@ -68,13 +68,13 @@ def keep(tried: Tried) -> Path:
 
 
 def kept() -> list[Tried]:
-    """Every release that was tried, the oldest first."""
+    """Every release that was tried, oldest first."""
     found = benchmarks.kept("releases")
     return _sorted({name: Tried.read(one) for name, one in found.items()})
 
 
 def table(tried: list[Tried]) -> str:
-    """One column for each release, and below it what does not hold."""
+    """One column for each release."""
     head = ["held, of what was tried on a CPU", *(one.torch for one in tried)]
     rows = [["Python", *(one.python for one in tried)]]
     rows += [[words, *(one.cell(area) for one in tried)] for area, words in AREAS.items()]
@@ -83,14 +83,14 @@ def table(tried: list[Tried]) -> str:
 
 
 def section() -> str:
-    """What the page says between its marks: the table, then what did not hold."""
+    """What the page has between its marks: the table, then what did not hold."""
     tried = kept()
     wrong = [f"- torch {line}" for line in failures(tried)]
     return "\n".join(["", table(tried), "", *wrong, *([""] if wrong else [])])
 
 
 def failures(tried: list[Tried]) -> list[str]:
-    """What did not hold, a line for each."""
+    """A line for each thing that did not hold."""
     return [
         f"{one.release}, {area}: {name}: {why}"
         for one in tried

@@ -1,4 +1,4 @@
-"""A release: its interpreter, children that it runs, and the zoo's packages that it compiles and runs."""
+"""A release: its interpreter, the children that it runs, and the zoo's packages that it compiles and runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.support.tools import asked
 from tests.zoo.names import CPU_MODELS
 
-# What came of a thing tried: "" when it held, else why not.
+# "" if a trial held, else why not.
 Outcome = str
 Trials = Mapping[str, Callable[[], Outcome]]
 
@@ -58,7 +58,7 @@ class Release:
         return int(major), int(minor)
 
     def child(self, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """A run of the release's Python in the repository."""
+        """Run the release's Python in the repository."""
         environment = {
             **os.environ,
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
@@ -79,7 +79,7 @@ class Release:
         )
 
     def build(self) -> str:
-        """Compile what is missing of the zoo in one process; the output."""
+        """Compile what is missing of the zoo in one process, and return its output."""
         missing = [name for name in CPU_MODELS if not self.package(name).exists()]
         if not missing:
             return ""
@@ -105,7 +105,7 @@ class Release:
 
 
 class Packages:
-    """The zoo under one release; what was run is kept for the trials that read it."""
+    """The zoo under one release; the results of runs are kept for other trials."""
 
     def __init__(self, release: Release) -> None:
         self.release = release
@@ -117,7 +117,7 @@ class Packages:
         return "" if self.release.package(name).exists() else f"not compiled: {output[-300:]}"
 
     def read(self, name: str) -> Outcome:
-        """Every statement is understood, every launch answers, and nothing is called damaged."""
+        """Every statement is understood, every launch can be inspected, and nothing is called damaged."""
         path = self.release.package(name)
         view = view_package(path)
         lines = [f"line {p.line}: {p.what}" for p in view.wrapper.problems]
@@ -130,13 +130,13 @@ class Packages:
         return "; ".join(lines) if lines or view.wrapper.launches else "no launch was read"
 
     def same_program(self, name: str) -> Outcome:
-        """Rebuilt with a probe at every launch, it returns the same bits over three calls."""
+        """Rebuilt with a probe at every launch, the package returns the same bits in three calls."""
         if self._same is None:
             self._same = self._compared()
         return "" if self._same[name] else "outputs differ, or a launch has no probe"
 
     def journal(self, name: str) -> Outcome:
-        """The journal holds the launches of each call, in the order of the wrapper where it has one path."""
+        """The journal has the launches of each call, in the wrapper's order if that has one path."""
         journal = self.release.directory / f"{name}.returned.jsonl"
         journal.unlink(missing_ok=True)
         rebuilt = self.release.directory / "rebuilt" / f"{name}.pt2"
@@ -152,7 +152,7 @@ class Packages:
             return f"the journal ends with {found.ending.how}: {done.stderr[-200:]}"
         launches = view_package(self.release.package(name)).wrapper.launches
         if any(launch.context for launch in launches):
-            return ""  # which branch and how many turns is the run's to say
+            return ""  # the run decides on branches and turns
         told = [[n.launch for n in call.launches] for call in found.calls]
         read = [launch.index for launch in launches]
         return "" if told == [read] * len(told) else f"the journal says {told}, the wrapper {read}"

@@ -84,7 +84,7 @@ def _calls() -> Iterator[tuple[str, str, ast.Call]]:
 
 
 def dotted(called: ast.expr) -> str:
-    """The dotted name as written; its last part where the start is no name."""
+    """The dotted name as written, with nothing for a part that is no name."""
     if isinstance(called, ast.Attribute):
         return f"{dotted(called.value)}.{called.attr}"
     return called.id if isinstance(called, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""What a fault is: a change of a call, a model, a package or the program around it, with its answer."""
+"""A fault is a change of a call, a model, a package or the program around it, with its answer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.plant.models import Model
 
 @dataclass
 class Draft:
-    """A program in the making. `good` are the inputs of the call with the fault removed, `inputs` its own.
+    """A program in the making. `inputs` are those of its call, `good` are those without the fault.
 
-    `package` is replaced by a fault of the package; `top`, `loaded` and `called` are lines of the program
-    before everything, after the load, and after the call.
+    A fault of the package replaces `package`. `top`, `loaded` and `called` are lines of the program: at its
+    top, after the load, and after the call.
     """
 
     model: Model
@@ -28,13 +28,13 @@ class Draft:
     chance: random.Random
     device: str = "cpu"
     expects_inputs: bool = False  # the right outputs are those of eager on `inputs`, not on `good`
-    clean_package: Path | None = None  # with the fault removed, where that is not `package`
+    clean_package: Path | None = None  # with the fault removed, if that is not `package`
     top: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     called: list[str] = field(default_factory=list)
 
     def pick(self, wanted: Callable[[Any], bool]) -> int | None:
-        """The place of one of the inputs whose description is `wanted`."""
+        """The place of a random input whose description is `wanted`."""
         fitting = [place for place, given in enumerate(self.model.inputs) if wanted(given)]
         return self.chance.choice(fitting) if fitting else None
 
@@ -44,14 +44,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Truth:
-    """The answer. Empty means that there is nothing of the kind to name."""
+    """The answer. An empty field means that there is nothing of its kind to name."""
 
     inputs: tuple[int, ...] = ()
     element: tuple[int, ...] | None = None  # in the input, or in the constant
     row: bool = False  # `element` is the start of the indices of many elements
     constant: str = ""
     dimension: int | None = None
-    lines: tuple[int, ...] = ()  # of model.py, each of which is an answer
+    lines: tuple[int, ...] = ()  # of model.py; each is an answer
     kinds: tuple[str, ...] = ()  # of components that need no name
     call: int = 1
 
@@ -61,10 +61,10 @@ Plant = Callable[[Draft], Truth | None]
 
 @dataclass(frozen=True)
 class Fault:
-    """`plant` changes the draft and says the answer, or returns None where the model has no place for it.
+    """`plant` changes the draft and returns the answer, or None if the model has no place for the fault.
 
-    `categories` are all that are right; `forms` those in which the fault exists; `edits` is the name of the
-    edits of a model's source that are needed.
+    `categories` are all that are right; `forms` those in which the fault exists; `edits` names the edits of a
+    model's source that it needs.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Fault:
     plant: Plant
     forms: tuple[str, ...] = ("package", "script")
     edits: str = ""
-    lines_count: bool = False  # a line of the model where the bad value starts is an answer, too
+    lines_count: bool = False  # a line of the model where the bad value starts is an answer too
 
 
 def fault_rows() -> dict[str, Fault]:

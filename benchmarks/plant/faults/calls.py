@@ -25,7 +25,7 @@ def a_float(given: Input) -> bool:
 
 
 def value_at(wanted: Wanted, value: Callable[[Draft, Input], float]) -> Callable[[Draft], Truth | None]:
-    """One element of an input gets a value."""
+    """Give one element of an input a value."""
 
     def plant(draft: Draft) -> Truth | None:
         place = draft.pick(wanted)
@@ -39,7 +39,7 @@ def value_at(wanted: Wanted, value: Callable[[Draft, Input], float]) -> Callable
 
 
 def row_of(wanted: Wanted, value: Callable[[Draft], float]) -> Callable[[Draft], Truth | None]:
-    """All of one row of an input gets one value."""
+    """Give all of one row of an input one value."""
 
     def plant(draft: Draft) -> Truth | None:
         place = draft.pick(wanted)
@@ -53,7 +53,7 @@ def row_of(wanted: Wanted, value: Callable[[Draft], float]) -> Callable[[Draft],
 
 
 def whole(wanted: Wanted, change: Callable[[Draft, Any], Any]) -> Callable[[Draft], Truth | None]:
-    """A whole input is changed."""
+    """Change a whole input."""
 
     def plant(draft: Draft) -> Truth | None:
         place = draft.pick(wanted)
@@ -73,7 +73,7 @@ def transposed(_draft: Draft, tensor: Any) -> Any:
 
 
 def halved(draft: Draft, tensor: Any) -> Any:
-    """The good call has the rounded numbers, too: a conversion back cannot restore what was cut off."""
+    """The good call has the rounded numbers too, since a conversion back cannot restore what was cut off."""
     place = next(n for n, each in enumerate(draft.inputs) if each is tensor)
     draft.good[place].copy_(tensor.half())
     return tensor.half()
@@ -95,7 +95,7 @@ def swapped(draft: Draft) -> Truth | None:
 
 
 def resized(size: Callable[[Draft, int, int], int]) -> Callable[[Draft], Truth | None]:
-    """A dynamic dimension gets a size outside its range, in every input that has it."""
+    """Give a dynamic dimension a size outside its range, in every input that has it."""
 
     def plant(draft: Draft) -> Truth | None:
         name = draft.chance.choice(list(draft.model.dimensions))
@@ -114,7 +114,7 @@ def resized(size: Callable[[Draft, int, int], int]) -> Callable[[Draft], Truth |
 
 
 def one_resized(draft: Draft) -> Truth | None:
-    """One input has a batch of another size than the others."""
+    """One input has another batch size than the others."""
     users = [
         place
         for place, given in enumerate(draft.model.inputs)

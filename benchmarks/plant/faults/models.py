@@ -17,7 +17,7 @@ VALUE, CONSTANTS = ("nan_or_inf",), ("constants",)
 
 
 def show(draft: Draft, edit: Edit) -> None:
-    """Changes both calls to legitimate inputs under which the mistake shows."""
+    """Make both calls show the mistake, with legitimate inputs."""
     place, value = edit.where
     tensor = draft.inputs[place]
     row = draft.chance.randrange(tensor.shape[0])
@@ -35,12 +35,12 @@ def show(draft: Draft, edit: Edit) -> None:
 
 
 def mistake(_draft: Draft) -> Truth:
-    """The edit itself is made where packages are compiled; the answer is its line."""
+    """The answer is the line of the edit, which is made where packages are compiled."""
     return Truth()
 
 
 def large_weight(draft: Draft) -> str | None:
-    """One of the weights of floats with more than a few elements, whose bytes are found once in a package."""
+    """A weight of floats with many elements, so that a package has its bytes only once."""
     names = [
         name
         for name, weight in draft.weights.items()
@@ -50,7 +50,7 @@ def large_weight(draft: Draft) -> str | None:
 
 
 def in_package(change: Change) -> Callable[[Draft], Truth | None]:
-    """One weight is changed in the package file, where its bytes are found once."""
+    """Change one weight in the package file, where its bytes are found once."""
 
     def plant(draft: Draft) -> Truth | None:
         name = large_weight(draft)
@@ -72,7 +72,7 @@ def bytes_of(tensor: Any) -> bytes:
 
 
 def replace_bytes(source: Path, target: Path, old: bytes, new: bytes) -> bool:
-    """Whether `old` was in exactly one member of the package, once, and is `new` in the copy."""
+    """Copy the package with `new` for `old`; whether exactly one member had `old`, once."""
     found = 0
     with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as made:
         for info in given.infolist():
@@ -83,12 +83,12 @@ def replace_bytes(source: Path, target: Path, old: bytes, new: bytes) -> bool:
 
 
 def copied(draft: Draft) -> dict[str, Any]:
-    """The right weights, on the device of the package."""
+    """The right weights, on the package's device."""
     return {name: weight.detach().clone().to(draft.device) for name, weight in draft.weights.items()}
 
 
 def by_update(change: Change) -> Callable[[Draft], Truth | None]:
-    """The program loads a file of weights into the package, and one of these is changed."""
+    """The program loads a file of weights, one of them changed, into the package."""
 
     def plant(draft: Draft) -> Truth | None:
         weights = copied(draft)
@@ -104,7 +104,7 @@ def by_update(change: Change) -> Callable[[Draft], Truth | None]:
 
 
 def without_one(draft: Draft) -> Truth:
-    """The file of weights lacks one of them."""
+    """The file of weights lacks one."""
     weights = copied(draft)
     name = draft.chance.choice(sorted(weights))
     del weights[name]
@@ -147,7 +147,7 @@ def every(factor: float) -> Change:
 
 
 def restored(draft: Draft) -> None:
-    """The clean program's file of weights, where the fault is in that file."""
+    """Write the clean program's file of weights, if the fault is in that file."""
     if (draft.folder / "weights.pt").exists():
         clean = draft.folder / "clean"
         clean.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ Bytes = Callable[[Draft, bytes], bytes]
 
 
 def rewritten(change: Bytes) -> Callable[[Draft], Truth]:
-    """The whole file is changed."""
+    """Change the whole file."""
 
     def plant(draft: Draft) -> Truth:
         target = draft.folder / "changed.pt2"
@@ -25,7 +25,7 @@ def rewritten(change: Bytes) -> Callable[[Draft], Truth]:
 
 
 def member(ending: str, change: Callable[[Draft, bytes], bytes | None]) -> Callable[[Draft], Truth]:
-    """One member is changed, with a right checksum; None leaves it out."""
+    """Change one member, with a right checksum; None leaves it out."""
 
     def plant(draft: Draft) -> Truth:
         target = draft.folder / "changed.pt2"
@@ -47,19 +47,19 @@ def cut(draft: Draft, data: bytes) -> bytes:
 
 
 def damaged_header(draft: Draft, data: bytes) -> bytes:
-    """A bit of the first four bytes of an ELF file, or of its class."""
+    """A flipped bit in an ELF file's first four bytes, or in its class."""
     changed = bytearray(data)
     changed[draft.chance.randrange(5)] ^= 1 << draft.chance.randrange(8)
     return bytes(changed)
 
 
 def other_machine(draft: Draft, data: bytes) -> bytes:
-    """The machine in the ELF header: AArch64 or PowerPC."""
+    """Another machine in the ELF header: AArch64 or PowerPC."""
     return data[:18] + bytes([draft.chance.choice([0xB7, 0x15])]) + data[19:]
 
 
 def pointer(draft: Draft, data: bytes) -> bytes:
-    """What git leaves where the large file was not fetched."""
+    """What git leaves if the large file was not fetched."""
     digest = "".join(draft.chance.choice("0123456789abcdef") for _ in range(64))
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(data)}\n"
     return text.encode()
@@ -76,7 +76,7 @@ def lines_after(*lines: str) -> Callable[[Draft], Truth]:
 
 
 def lines_before(kinds: tuple[str, ...], *lines: str) -> Callable[[Draft], Truth]:
-    """Lines of the program at its top, which make the rest of it fail."""
+    """Lines at the program's top, which make the rest of it fail."""
 
     def plant(draft: Draft) -> Truth:
         draft.top += lines
