@@ -328,6 +328,8 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         if origin.operation is not None and _without_value(origin.operation):
             return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
         return Fix(text=change.action, before=change.before_code, after=change.after_code)
+    if change is None and origin.operation is not None and _without_value(origin.operation):
+        return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
     if change is None or not change.changes:
         return None
     if condition is None:

@@ -133,11 +133,6 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     assert categories(case) == []
 
 
-def text(_package: Path, target: Path) -> Path:
-    target.write_text("version https://git-lfs.github.com/spec/v1\n")
-    return target
-
-
 def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package without its library is incomplete. A failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))

@@ -213,8 +213,8 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         given = (each if shape is None else each.reshaped(shape) for each in found if each is not None)
         return next((tensor for tensor in given if tensor is not None), None)
 
-    made = as_given(origin, leaves) or kept_in_range(origin, leaves) or made_good(origin, leaves, seen)
-    found = [made] if made is not None else []
+    one = as_given(origin, leaves) or kept_in_range(origin, leaves)
+    found = [one] if one is not None else made_good(origin, leaves, seen)
     case.origin_changes = [*found, *as_usual(origin, leaves, seen)]
     # A NaN index would still be wrong after it was kept within its bound.
     of_nan = origin.result == "index" and bool(origin.explanation)
@@ -222,11 +222,11 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         return
     # A correction in the crashing kernel itself would only guard the crash site.
     elsewhere = origin.launch_index != origin.fault_launch
-    if origin.correction is not None and (made is not None or elsewhere):
+    if origin.correction is not None and (found or elsewhere):
         case.origin_fix = await _made_if_possible(correct_expression(context, tried_call(case), origin), case)
         return
     # With several elements, first guard the operation that left its domain: no element is at fault alone.
-    if made is None or (origin.operation is not None and origin.element_count > 1):
+    if not found or (origin.operation is not None and origin.element_count > 1):
         edited = await _made_if_possible(_edit(origin, case, context), case)
         edits = [edited] if edited is not None else []
         changes = [*edits, *case.origin_changes]
@@ -291,11 +291,12 @@ def kept_in_range(origin: Origin, leaves: Sequence[Leaf]) -> Intervention | None
     )
 
 
-def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
+def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
     """Set the offending elements to the nearest good value, or open one element of a fully masked row.
 
-    `leaves` are the inputs by place, `tensor_of` gives the values of one. None if no offending input element
-    is known, or no good value for it.
+    Then do so for all bad elements of the input, since others may make other outputs fail. `leaves` are the
+    inputs by place, `tensor_of` gives the values of one. Empty if no offending input element is known, or no
+    good value for it.
     """
     condition = origin.condition
     elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
@@ -303,39 +304,45 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         masked = [e for e in elements if e.value in _BOOLEAN]
         blamed = [e for e in masked if e.label == masked[0].label]
         if len({e.value for e in blamed}) > 1:  # so the row is not fully masked
-            return None
+            return []
     else:
         blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
     place = blamed[0].input_index if blamed else None
     if place is None or place >= len(leaves):
-        return None
+        return []
     leaf, tensor = leaves[place], tensor_of(place)
     if condition is None:
-        return _unmasked(leaf, blamed, tensor)
-    # Clamp the tensor if that changes only these elements, else set each element separately.
+        opened = _unmasked(leaf, blamed, tensor)
+        return [opened] if opened is not None else []
     good, alike = condition.good, -1
     if tensor is not None and tensor.count <= MOST_COUNTED:
         alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
     if condition.usual is not None and blamed[0].index:
-        return _joined(leaf, (replace_element(leaf, tuple(blamed[0].index), condition.usual),), "")
-    complete = origin.element_count <= len(origin.elements)
-    if condition.low is not None and condition.low == condition.high and not complete:
-        return replace(replace_where(leaf, Where(equals=condition.low), good), smallest=True)
-    above, below = condition.low is not None, condition.high is not None
-    if above != below and (alike == len(blamed) or not complete):
-        change = Change("elements", leaf.input, low=good, where=Where(below=good))
-        if above:
-            change = Change("elements", leaf.input, high=good, where=Where(above=good))
-        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
-        if isinstance(good, float) and good:  # the float next to a bad one is no readable number
-            side, bad = ("below", condition.low) if above else ("above", condition.high)
-            nearest = f"the nearest number {side} {bad:g}"
-            part = f"the elements of {leaf.name} that are not {side} {bad:g} replaced by {nearest}"
-        what = f"the call with {part}"
-        return replace(changed(leaf, change), what=what, smallest=True)
+        return [_joined(leaf, (replace_element(leaf, tuple(blamed[0].index), condition.usual),), "")]
+    every, several = _all_good(leaf, condition), origin.element_count > len(origin.elements)
+    if every is not None and (several or (alike == len(blamed) and condition.low != condition.high)):
+        return [every]
     parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
     few = len(parts) > 0 and len(blamed) <= MOST_CHANGED
-    return _joined(leaf, parts, f"replaced by {good}") if few else None
+    found = [_joined(leaf, parts, f"replaced by {good}") if few else None, every]
+    return [each for each in found if each is not None]
+
+
+def _all_good(leaf: Leaf, condition: Condition) -> Intervention | None:
+    """Set all bad elements of an input to the nearest good value. None if they are between two limits."""
+    good, above, below = condition.good, condition.low is not None, condition.high is not None
+    if above and condition.low == condition.high:
+        return replace(replace_where(leaf, Where(equals=condition.low), good), smallest=True)
+    if above == below:
+        return None
+    change = Change("elements", leaf.input, low=good, where=Where(below=good))
+    if above:
+        change = Change("elements", leaf.input, high=good, where=Where(above=good))
+    part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
+    if isinstance(good, float) and good:  # the float next to a bad one is no readable number
+        valid = f"below {condition.low:g}" if above else f"above {condition.high:g}"
+        part = f"the elements of {leaf.name} that are not {valid} replaced by the nearest number {valid}"
+    return replace(changed(leaf, change), what=f"the call with {part}", smallest=True)
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
