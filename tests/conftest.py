@@ -69,7 +69,7 @@ _let_children_hear_signals()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark tests that only `make test-thorough` runs as slow, too."""
+    """Also mark as slow the tests that only `make test-thorough` runs."""
     if thorough.mark in item.iter_markers():
         item.add_marker(pytest.mark.slow)
 

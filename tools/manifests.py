@@ -228,7 +228,7 @@ def launcher(facts: Mapping[str, Any]) -> str:
 
 
 def lock() -> str:
-    """The launcher's lock without the more than half of it that nobody can use here.
+    """The launcher's lock without what nobody can use here, more than half of it.
 
     A package that has wheels is never built from its source.
     """

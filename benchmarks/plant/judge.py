@@ -160,7 +160,7 @@ def false_fields(answer: Answer, verdict: Data, value_at: ValueAt | None) -> Ite
 
 
 def false_line(place: Data, source: Sequence[str]) -> Iterator[str]:
-    """A location whose code is not what the file has at that line."""
+    """A location with other code than the file has at that line."""
     number, code = place["line"], (place.get("code") or "").strip()
     if not 0 < number <= len(source):
         yield f"line {number} does not exist"

@@ -1,4 +1,4 @@
-"""What a program did to a loaded package: constants and views of them, threads, operators."""
+"""What a program did to a loaded package: its constants, views of them, threads, operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1
 
 
 def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> DiagnosisState:
-    """A failing case whose embedding table was replaced by this tensor."""
+    """Make a failing case whose embedding table was replaced by this tensor."""
     case = failing(package_case(package))
     given = {"table.weight": {**GOOD, **leaf}}
     record = phase(1, load=1, how="load_constants", constants=given, outcome=outcome)
@@ -46,7 +46,7 @@ def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> Diagnosi
 def test_a_constant_that_differs_is_named(
     zoo: ZooPackage, leaf: dict[str, Any], outcome: str, value: str | None
 ) -> None:
-    """By name, with the given value; only a dtype can be put right by a cast and tried again."""
+    """The constant is named with the given value. Only a wrong dtype can be cast and tried again."""
     found = list(by("constants.detect", updated(zoo("ranker"), leaf, outcome)))
     assert len(found) == (value is not None)
     for each in found:
@@ -73,7 +73,7 @@ def test_bytes_of_another_constant_are_a_fault_of_a_program_that_succeeds(
 
 
 def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
-    """The package reads the memory of a user-managed constant as it is, so that a copy has to stay alive."""
+    """The package reads a user-managed constant in place, so a copy of it would have to stay alive."""
     case = failing(package_case(zoo("ranker")))
     given = {"table.weight": {**GOOD, "stride": [1, 32]}}
     more = {"load": 1, "how": "load_constants", "constants": given, "arguments": [False, True, True]}
@@ -84,7 +84,7 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
 
 
 def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
-    """A parameter of the exported model that the package does not hold keeps its old value."""
+    """A parameter of the exported model that the package does not have keeps its old value."""
     case = updated(zoo("ranker"), {})
     assert case.package is not None
     case.exported = ExportedFacts(state=(*[c.fqn for c in case.package.constants], "gone.weight"))
@@ -94,7 +94,7 @@ def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
 
 
 def threads(single: bool, second_begins: float, second_thread: int = 2) -> DiagnosisState:
-    """Two calls of one model; the first takes from 1.0 to 2.0 s."""
+    """Make two calls of one model, the first from 1.0 to 2.0 s."""
     load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": single})
     first = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
     second = phase(2, load=1, thread=second_thread, thread_name="two", seconds=1.0) | {"t": second_begins}
@@ -111,7 +111,7 @@ def threads(single: bool, second_begins: float, second_thread: int = 2) -> Diagn
 def test_overlapping_calls_without_synchronisation(
     single: bool, begins: float, thread: int, harmful: bool
 ) -> None:
-    """run_single_threaded with two threads inside at once is named, with both threads."""
+    """Two threads inside a run_single_threaded model at once are named."""
     case = threads(single, begins, thread)
     found = by("concurrency.detect_overlapping_calls", case)
     assert len(found) == harmful
@@ -140,12 +140,12 @@ def waiting(*numbers: int) -> DiagnosisState:
 
 
 def test_threads_that_never_come_back() -> None:
-    """Several unfinished calls at the time limit are a hang of calls; one may hang anywhere inside."""
+    """Several calls unfinished at the time limit are a hang of calls. A single one may hang anywhere."""
     (found,) = detect(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.text
     (found,) = detect(waiting(1))
-    assert not found.observed and found.fix is None  # nothing says where it waits
+    assert not found.observed and found.fix is None  # it is unknown where the call waits
 
 
 def of_constants(n: int, act: str, names: list[str], call: int | None, **more: object) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def of_constants(n: int, act: str, names: list[str], call: int | None, **more: o
 
 
 def test_moved_user_managed_constants() -> None:
-    """Memory that moved between load_constants and the call is put on the constant, at both lines."""
+    """If memory moves between load_constants and the call, the constant is blamed, at both lines."""
     case = failing(DiagnosisState(None))
     update = phase(
         1, load=1, how="load_constants", constants={"w": GOOD}, stack=[{"file": "a.py", "line": 3}]
@@ -170,7 +170,7 @@ def test_moved_user_managed_constants() -> None:
 
 @pytest.mark.parametrize("expected", [True, False])
 def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> None:
-    """A call with the values as given that is what the program expected makes it sure."""
+    """It is certain if a call with the given values returns what the program expected."""
     case = DiagnosisState(None)
     update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
     call = phase(3, load=1, thread=1, file="inputs.pt")
@@ -185,7 +185,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> 
 
 
 def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPackage) -> None:
-    """Where nobody could look at the call; a buffer that calls write themselves is nobody's fault."""
+    """Nobody could look at the call itself. A buffer that calls write themselves is not blamed."""
     for model, name, count in (("ranker", "head.weight", 1), ("counter", "seen", 0)):
         case = package_case(zoo(model))
         update = phase(1, load=1, how="load_constants", constants={name: GOOD})
@@ -201,7 +201,7 @@ def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPa
 
 @pytest.mark.parametrize("name", ["plugin", "ranker"])
 def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
-    """The operator that the load misses is named, with what the package calls."""
+    """The operator that the load lacks is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
     (found,) = by("custom_op.detect_unregistered", case)
@@ -213,7 +213,7 @@ CHILD = {"file": "/app/pool.py", "line": 41, "code": "runner(x)"}
 
 @pytest.mark.parametrize(("parent", "forked"), [(1, True), (7, False)])
 def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent: int, forked: bool) -> None:
-    """The load is the parent's, and its threads with it; where the parent stands has no part in that."""
+    """The parent has the load and its threads. The parent's own stack is not blamed."""
     case = DiagnosisState(None)
     process = {"argv": ["python"], "python": "3.11"}
     case.capture = capture(
@@ -233,7 +233,7 @@ VIEWS = ["head.bias", "head.weight"]
 
 
 def given_views(zoo: ZooPackage, *calls: dict[str, Any], **more: Any) -> DiagnosisState:
-    """A package whose constants were given as views, and then called."""
+    """Make a package whose constants were given as views, and that was then called."""
     case = failing(package_case(zoo("ranker")))
     update = phase(2, load=1, how="load_constants", arguments=[False, True], views=VIEWS)
     loads = [phase(1, loader="x", package="m.pt2")]
@@ -257,7 +257,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
     ids=["views", "whole", "not copied", "copied otherwise", "after the call", "not come back"],
 )
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
-    """Possible by itself; proven when the call with constants of their own memory passes."""
+    """Possible at first; proven if the call passes with constants in memory of their own."""
     case = given_views(zoo, CALL, **more)
     found = by("constants.detect", case)
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
@@ -269,7 +269,7 @@ def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, 
 
 
 def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) -> None:
-    """Those that it names, with the same values."""
+    """The named constants get it, with the same values."""
     block = torch.arange(12.0)
     file, got = tmp_path / "constants.pt", {}
     torch.save({"a": block[2:6], "b": block[6:]}, file)

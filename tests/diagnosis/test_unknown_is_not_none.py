@@ -1,4 +1,4 @@
-"""What was not seen is neither "no fault" nor a fault: scripts, unreadable files, a state seen in part."""
+"""What was not seen is called neither fault nor "no fault": scripts, unreadable files, a partial state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Sourceless = Callable[[str], Path]
 
 @pytest.fixture
 def sourceless(zoo: ZooPackage, tmp_path: Path) -> Sourceless:
-    """The zoo's package without its C++ sources, with its inputs next to it."""
+    """Return a function that makes the zoo's package without its C++ sources, next to its inputs."""
 
     def make(name: str) -> Path:
         package = changed(zoo(name), tmp_path / f"{name}.pt2", without(".wrapper.cpp"))
@@ -70,7 +70,7 @@ OWN_FAILURES = {
 def test_a_failure_of_the_scripts_own_is_a_script_error(
     tmp_path: Path, code: str, line: int, text: str
 ) -> None:
-    """The line is named, and AOTInductor is not blamed: nothing of it had run."""
+    """The line is named, and AOTInductor is not blamed, since none of it had run."""
     found = of_script(tmp_path, code)
     assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
     assert found.guilty is not None and found.guilty.name == f"{tmp_path / 'serve.py'}:{line}"
@@ -89,7 +89,7 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
 def test_a_script_that_never_reaches_aotinductor_is_inconclusive(
     tmp_path: Path, code: str, words: str
 ) -> None:
-    """A wrapper that starts something else is given no clean bill, an inactive environment is no error."""
+    """A wrapper that starts something else is not called healthy. An inactive environment is no error."""
     found = of_script(tmp_path, code)
     assert found.outcome == "inconclusive" and words in found.summary.lower()
 
@@ -98,7 +98,7 @@ def test_a_script_that_never_reaches_aotinductor_is_inconclusive(
 def test_a_package_without_sources_takes_an_unknown_number_of_inputs(
     sourceless: Sourceless, tmp_path: Path
 ) -> None:
-    """It runs, so that there is no fault, and the verdict says that the inputs were not compared."""
+    """It runs, so there is no fault, and the verdict says that the inputs were not compared."""
     package = sourceless("ranker")
     found = of_package(lambda name: package, tmp_path, "ranker", "inputs")
     assert found.outcome == "no_fault", found.summary
@@ -106,7 +106,7 @@ def test_a_package_without_sources_takes_an_unknown_number_of_inputs(
 
 
 def test_nothing_differs_from_an_unknown_signature(sourceless: Sourceless) -> None:
-    """Neither a count nor a dtype can be wrong; of the whole package both are."""
+    """Against an unknown signature neither count nor dtype is wrong; for the whole package both would be."""
     signature = open_package(sourceless("ranker")).signature
     assert not signature.known and signature.notes
     assert compare_inputs(signature, [GivenTensor("int8", (3,))] * 7) == []
@@ -122,7 +122,7 @@ UNREADABLE = b"\x80\x04cos\nsystem\n(S'touch owned'\ntR."  # a pickle that runs 
 
 @thorough
 def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Path) -> None:
-    """`check-devices` says first that nothing is known of them, with the exit code of "inconclusive"."""
+    """`check-devices` first says that nothing is known about them, and exits as for "inconclusive"."""
     (tmp_path / "inputs.pt").write_bytes(UNREADABLE)
     code, text = shown(tmp_path, "check-devices", "--package", str(zoo("ranker")), "--inputs", "inputs.pt")
     assert code == 3, text
@@ -132,7 +132,7 @@ def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Pa
 
 @pytest.mark.parametrize("taken", ["diagnose", "try_fix"])
 def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
-    """The names that the package has are in the error; nothing is run, and the package is not blamed."""
+    """The error lists the package's names. Nothing is run, and the package is not blamed."""
     with pytest.raises(ProblemError) as caught:
         tool(taken, tmp_path, package=zoo("ranker"), model_name="nope")
     assert (caught.value.value, caught.value.allowed) == ("nope", "model")
@@ -152,7 +152,7 @@ subprocess.run([sys.executable, "-I", "-c", HOST, *sys.argv[1:]], check=True)
 """
 
 
-# A self-test in Python, which is right, before the host is started.
+# A correct self-test in Python, before the host starts.
 SELF_TEST = """import sys, torch
 ready = torch._inductor.aoti_load_package(sys.argv[1])
 assert torch.isfinite(ready(*torch.load(sys.argv[2], weights_only=True))).all()
@@ -167,7 +167,7 @@ assert torch.isfinite(ready(*torch.load(sys.argv[2], weights_only=True))).all()
 def test_a_host_out_of_sight_is_told_what_the_package_refuses(
     zoo: ZooPackage, tmp_path: Path, before: str
 ) -> None:
-    """The hook did not see the failing call: what the host recorded says which input has other strides."""
+    """The hook did not see the failing call, but the host's recording shows the input with other strides."""
     package = zoo("logarithm")
     script = tmp_path / "serve.py"
     script.write_text(before + OUT_OF_SIGHT)
@@ -177,7 +177,7 @@ def test_a_host_out_of_sight_is_told_what_the_package_refuses(
     assert found.guilty is not None and found.guilty.input_index == 1
 
 
-# What an observation may leave in the state; each is as it was at first where it was not made.
+# What an observation may set in the state. A part keeps its first value if its observation was not made.
 PARTS = (
     *("package", "given", "leaves", "mismatches", "capture", "call", "interpreted", "repeated", "runs"),
     *("workload", "operators"),
@@ -192,7 +192,7 @@ RAISED = {
 
 
 def observed(package: Path) -> DiagnosisState:
-    """A failing call of a program, of which everything cheap was looked at."""
+    """A failing call of a program after all cheap observations."""
     case = failing(package_case(package, GOOD_IDS), index_text(package))
     case.leaves = [TensorFacts(kind="tensor", shape=[8, 6], dtype="int64", stride=[6, 1])]
     call = phase(3, load=1, thread=2, thread_name="worker", outcome="failed")
@@ -209,7 +209,7 @@ def observed(package: Path) -> DiagnosisState:
 @settings(max_examples=few(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(missing=st.sets(st.sampled_from(PARTS)))
 def test_nothing_relies_on_what_was_not_looked_at(zoo: ZooPackage, missing: set[str]) -> None:
-    """Whatever is missing, every detector and gain has an answer, and a verdict can be given: no proven one.
+    """Whatever is missing, every detector and gain answers, and a verdict is possible, but no proven one.
 
     No intervention was tried, and the call itself is no refusal.
     """
@@ -235,14 +235,14 @@ parser.parse_args()
 
 
 def test_a_script_that_refuses_its_arguments_is_told_so(tmp_path: Path) -> None:
-    """Which it asks for, and where they go on our command line."""
+    """The verdict names the missing argument, and says where arguments go on our command line."""
     found = of_script(tmp_path, REFUSING)
     assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
     assert "--batch" in found.summary and "after --" in found.summary and not found.next_steps
 
 
 def test_what_nothing_could_be_run_with_is_not_tried_again(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The next step asks for a different Python, for other inputs, or for the inputs that were missing."""
+    """The next step asks for a different Python, for other inputs, or for the missing inputs."""
     pickled = tmp_path / "inputs.pt"
     pickled.write_bytes(pickle.dumps([1, Path("x")], protocol=2))
     bare = tmp_path / "python"

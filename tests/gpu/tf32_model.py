@@ -1,8 +1,8 @@
 """Child of the GPU tests: `tf32_model.py DIRECTORY` compiles models whose products use TF32.
 
-Convolutions use it in every process. For the two products that become Triton kernels, the process that
-compiles chooses the precision: kernels of torch's own templates keep it, and a worker that runs the program
-beside the package computes in full float32.
+Convolutions use it in every process. For the two products that become Triton kernels, the compiling process
+chooses the precision: kernels from torch's templates keep it, while a worker that runs the program beside the
+package computes in full float32.
 """
 
 from __future__ import annotations

@@ -45,25 +45,25 @@ def test_they_are_up_to_date() -> None:
 
 
 def test_a_checkout_that_is_opened_starts_no_server() -> None:
-    """Claude Code reads `.mcp.json` of a folder that it opens, where it knows no plugin's root."""
+    """Claude Code reads `.mcp.json` in every opened folder, and there knows no plugin's root."""
     assert not (ROOT / ".mcp.json").exists()
 
 
 def test_one_version() -> None:
-    """The package, its metadata and every manifest carry the same version."""
+    """The package, its metadata and every manifest have the same version."""
     versions = {json.loads((ROOT / file).read_text())["version"] for file in FILES}
     assert versions == {__version__}
 
 
 def test_limits_of_the_registry() -> None:
-    """The registry takes 100 characters of description, and wants its name in the README."""
+    """The registry limits the description to 100 characters, and wants its name in the README."""
     server = registry_server(project())
     assert len(server["description"]) <= 100
     assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
 
 
 def test_the_registry_s_entry_is_complete() -> None:
-    """Repository, website and icon are this repository's; the icon is a file of it."""
+    """Repository, website and icon are this repository's, which has the icon's file."""
     server = registry_server(project())
     assert server["repository"] == {"url": server["websiteUrl"], "source": "github"}
     (icon,) = server["icons"]
@@ -71,7 +71,7 @@ def test_the_registry_s_entry_is_complete() -> None:
 
 
 def test_a_release_has_its_bundle(tmp_path: Path) -> None:
-    """The registry's entry of a release names the bundle's address and the digest of its bytes."""
+    """The registry's entry of a release has the bundle's address and the digest of its bytes."""
     bundle, target = tmp_path / "aoti-debug.mcpb", tmp_path / "server.json"
     bundle.write_bytes(b"a bundle")
     argv = [sys.executable, str(ROOT / "tools" / "manifests.py"), "--release", str(bundle), str(target)]
@@ -83,14 +83,14 @@ def test_a_release_has_its_bundle(tmp_path: Path) -> None:
 
 
 def test_the_marketplace_has_the_plugin() -> None:
-    """The repository is a marketplace of one plugin, which is its root."""
+    """The repository is a marketplace with one plugin, at its root."""
     made = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
     (plugin,) = made["plugins"]
     assert (plugin["name"], plugin["source"]) == ("aoti-debug", "./")
 
 
 def test_one_click_links_start_the_server() -> None:
-    """What the links in docs/install.md hold is the command `aoti-debug serve`."""
+    """The links in docs/install.md contain the command `aoti-debug serve`."""
     text = (ROOT / "docs" / "install.md").read_text()
     links = re.findall(r"\((https://\S+[?&]config=\S+)\)", text)
     configs = [parse_qs(urlsplit(link).query)["config"][0] for link in links]
@@ -144,21 +144,21 @@ def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
 
 
 def test_the_lock_fits_the_dependencies() -> None:
-    """`--frozen` does not look whether the lock is stale, so this does."""
+    """`--frozen` does not check whether the lock is stale."""
     locked = tomllib.loads((ROOT / f"{LAUNCHER}.lock").read_text())["manifest"]["requirements"]
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert sorted(need["name"] + need["specifier"] for need in locked) == sorted(wanted)
 
 
 def test_the_launcher_is_the_command_line(tmp_path: Path) -> None:
-    """The launcher runs the package beside it, wherever it is started, without an installed one."""
+    """From any folder, the launcher runs the package beside it, and no installed one."""
     argv = [sys.executable, str(ROOT / LAUNCHER), "--version"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{__version__}\n"
 
 
 def test_codex_hands_the_variables_of_cuda_on() -> None:
-    """Codex filters the environment: docs/install.md names what a workload needs for its GPU."""
+    """Codex filters the environment; docs/install.md names what a workload needs for its GPU."""
     block = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert block
     server = tomllib.loads(block[1])["mcp_servers"]["aoti-debug"]
