@@ -293,8 +293,12 @@ class FailedCheck(HoldsOutputs):
 
 
 class CapturedDrift(Phase):
-    """Weights of an exported model that the program changed after the export. `file` has their values."""
+    """Weights of an exported model that the program changed after the export. `file` has their values.
 
+    If `of` names a variable of a failed check: weights of that model that are not the package's.
+    """
+
+    of: str = ""
     names: list[str] = Field(default_factory=list)
     file: Path | None = None
 

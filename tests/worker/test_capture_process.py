@@ -88,10 +88,10 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compile
     assert held[0]() is None
 
 
-@pytest.mark.parametrize("change", ["written", "replaced", ""])
+@pytest.mark.parametrize("change", ["written", "replaced", "compared", ""])
 def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path: Path, change: str) -> None:
-    """A write in place and a new tensor count. The file has the model's values at the end."""
-    model = torch.nn.Linear(3, 2)
+    """A write, a new tensor, and another model where a check failed count. The file has the last values."""
+    model, of = torch.nn.Linear(3, 2), ""
     exported = compiles.exporting(model, (torch.ones(1, 3),))
     next(exported)
     with pytest.raises(StopIteration):
@@ -101,9 +101,15 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
             model.weight.mul_(2)
         elif change == "replaced":
             model.weight = torch.nn.Parameter(torch.zeros(2, 3))
-    compiles.failing(ValueError("late"))
+    try:
+        if change == "compared":
+            compiles.calls.held, of = {"weight": (torch.float32, "the digest of others")}, "model"
+            model = torch.nn.Linear(3, 2)
+        raise ValueError("late")
+    except ValueError as error:
+        compiles.failing(error)
     found = read_capture(tmp_path).drifts
-    assert [each.names for each in found] == ([["weight"]] if change else [])
+    assert [(each.names, each.of) for each in found] == ([(["weight"], of)] if change else [])
     for each in found:
         assert each.file is not None
         assert torch.equal(torch.load(each.file, weights_only=True)["weight"], model.weight)

@@ -278,11 +278,14 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
-    own = own_drift(case)
-    drift, tried = own or next(iter(case.captured.drifts), None), _tried(WEIGHTS, case) if own else None
-    # Later updates of constants may have given the package the new weights.
-    if drift is not None and (tried is not None or not case.captured.updates):
-        yield replace(_drifted(drift.names, case), intervention=tried, harmful=case.failed)
+    drift, trial = own_drift(case) or next(iter(case.captured.drifts), None), case.trials.get(WEIGHTS)
+    cured = trial is not None and trial.effect is Effect.GONE
+    if drift is not None:
+        found, tried = replace(_drifted(drift, case), harmful=case.failed), _tried(WEIGHTS, case)
+        # Later updates of constants may have given the package the new weights. Another model where the check
+        # failed may have nothing to do with the package.
+        if cured or (trial is None if drift.of else trial is not None or not case.captured.updates):
+            yield replace(found, intervention=tried, observed=cured or not drift.of)
 
     for load in case.captured.partial_loads[-1:]:
         yield replace(_not_loaded(load, case), harmful=case.failed)
@@ -359,25 +362,34 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
     )
 
 
-UPDATE = "package.load_constants(model.state_dict(), check_full_update=True)"
+UPDATE = "package.load_constants({model}.state_dict(), check_full_update=True)"
 
 
-def _drifted(names: Sequence[str], case: DiagnosisState) -> Suspect:
-    """The weights that the program changed after the export."""
-    of = f"{counted(len(names), 'weight')} of the model ({names[0]}{' and others' if names[1:] else ''})"
+def _drifted(drift: CapturedDrift, case: DiagnosisState) -> Suspect:
+    """The weights that the program changed after the export, or that are not those of a compared model."""
+    names, model = drift.names, drift.of or "the model"
+    of = f"{counted(len(names), 'weight')} of {model} ({names[0]}{' and others' if names[1:] else ''})"
     made = [compiled.stack[0] for compiled in case.captured.compiles if compiled.stack]
     kept = {each.fqn for each in case.package.constants} if case.package is not None else set(names)
-    text, after = "compile the package again after the last change of its weights", None
+    fact = f"{of} changed after the export"
+    summary = f"The program changed {of} after the export, but the package still has the old values."
+    text, more = "compile the package again after the last change of its weights", ", or give it the new ones"
+    if drift.of:
+        fact = f"the package has other values than {of}"
+        made += [line for update in case.updates for line in update.stack[:1]]
+        summary = f"{capitalized(fact)}, which the program had where its check failed."
+        text, more = f"give the package the weights of {model}, if these are the right ones", ""
+    after = None
     if folded := next((name for name in names if name not in kept), ""):
         text += f"; to update {folded}, whose values are written into the code, {KEEP_ALL}"
     else:
-        text, after = f"{text}, or give it the new ones", UPDATE
+        text, after = text + more, UPDATE.format(model=drift.of or "model")
     return Suspect(
         category="constants",
-        guilty=component("constant", names[0], made[-1:], value="changed after the export"),
-        summary=f"The program changed {of} after the export, but the package still has the old values.",
+        guilty=component("constant", names[0], made[-1:], value=fact.removeprefix(f"{of} ")),
+        summary=summary,
         level=CausalLevel.STATE,
-        evidence=(seen("capture", f"{of} changed after the export"), *agreement(case)),
+        evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(text=text, after=after),
     )
 
@@ -437,7 +449,7 @@ def form_trials(case: DiagnosisState) -> Iterator[Trial]:
 def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     """The key of a form, the kind of change, and its description."""
     if form == "weights":
-        return WEIGHTS, Kind.CONSTANT, "the weights that the model has at the end"
+        return WEIGHTS, Kind.CONSTANT, "the weights that this model has at the end"
     nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
     key, words = EVALUATION, "in evaluation mode"
     if form == "contiguous":

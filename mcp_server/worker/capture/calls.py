@@ -81,6 +81,7 @@ class Calls:
         self.thread = threading.local()
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
+        self.held: dict[str, tuple[Any, str]] = {}  # dtype and digest of what the last package holds
         self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # input shapes, kept after an export
         self.returned = 0  # number of calls that returned
 
@@ -160,6 +161,7 @@ class Calls:
             "constants", number, lambda: dict(zip(names, pack_leaves(values, self.store.cap)))
         )
         known = {} if device_error() else digests(constants)
+        self.held.update({name: (constants[name].dtype, digest) for name, digest in known.items()})
         broken = device_error()  # wait again: reading the values may itself fail
         # Layout and counts of NaN and infinities of each new constant.
         texts = [encode_output(value, broken, True).text for value in values]

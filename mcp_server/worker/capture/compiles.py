@@ -20,14 +20,14 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
-from types import CodeType
-from typing import Any, Iterator, Optional
+from types import CodeType, FrameType
+from typing import Any, Iterator, Optional, Sequence
 
 import torch
 
 from ..encode import INSTALLED, OURS, TORCH, TooLarge, callers, encode, frames, is_ours, raised_in
 from ..report import Attempt, Encoded, encode_frames, identity
-from ..tensors import is_plain, only_tensors, storage_bytes
+from ..tensors import digests, is_plain, only_tensors, storage_bytes
 from .calls import Calls, failure
 from .journal import Ending
 from .memory import version_of
@@ -212,6 +212,8 @@ class Compiles:
         self.compiles = self.thread.inside = True
         start = time.monotonic()
         self.unrolled = program if exported and os.environ.get("AOTI_DEBUG_LOOPS") else None
+        weights = program.state_dict if exported else {}
+        self.calls.held = {name: (weights[name].dtype, now) for name, now in digests(weights).items()}
         guards = guards_of(program) if exported else []
         before = len(guards)
         result, error = yield
@@ -265,8 +267,8 @@ class Compiles:
 
     def failing(self, error: BaseException) -> None:
         """Journal the exception that ends the program, which may come from a check in it."""
-        self.drifted()
         places = raised_in(error)
+        self.drifted([frame for frame, _ in places])
         if self.compiles and REPORTED not in error.__dict__:
             self._program_failed(error, encode_frames([(frame.f_code, line) for frame, line in places]))
         self.comparisons.ending(error)
@@ -283,7 +285,7 @@ class Compiles:
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a failure status, which may come from a check."""
         if self.compiles and status:
-            self.drifted()
+            self.drifted(callers())
             self._program_failed(SystemExit(status), frames())
             self.tell_state()
 
@@ -327,19 +329,30 @@ class Compiles:
                 frames=frames(),
             )
 
-    def drifted(self) -> None:
-        """Journal and save the weights that changed after their model was exported."""
-        models, self.models = self.models, deque()
-        for number, (model, known) in enumerate(reversed(models)):
-            module = model()
-            changed = {
-                name: value.detach()
-                for name, value in (weights_of(module) if module is not None else ())
-                if name in known and (value is not known[name][0]() or version_of(value) != known[name][1])
-            }
-            if changed:
-                file, notice = self.calls.saved("weights", number, partial(dict, changed))
-                self.journal.event("drifted", names=sorted(changed), file=file, notice=notice)
+    def drifted(self, places: Sequence[FrameType] = ()) -> None:
+        """Journal and save the weights that changed after their model was exported.
+
+        Then those of other models in `places`, the frames of a failed check, if the package has other values.
+        """
+        models, self.models = [(model(), known) for model, known in reversed(self.models)], deque()
+        for model, known in models:
+            weights = {n: v for n, v in weights_of(model) if n in known} if model is not None else {}
+            changed = [
+                n for n, v in weights.items() if v is not known[n][0]() or version_of(v) != known[n][1]
+            ]
+            self._tell_drift({name: weights[name] for name in changed}, sorted(changed))
+        for name, model in [pair for frame in places for pair in frame.f_locals.items()]:
+            if isinstance(model, torch.nn.Module) and all(model is not each for each, _ in models):
+                weights, held = dict(weights_of(model)), self.calls.held
+                alike = {n: weights[n].to(held[n][0]) for n in held if n in weights}
+                now = digests(alike) if len(alike) == len(held) else {}
+                self._tell_drift(alike, sorted(n for n in now if now[n] != held[n][1]), name)
+
+    def _tell_drift(self, weights: dict[str, Any], names: list[str], of: str = "") -> None:
+        if names:
+            kept = {name: value.detach() for name, value in weights.items()}
+            file, notice = self.calls.saved("weights", next(self.numbers), lambda: kept)
+            self.journal.event("drifted", names=names, file=file, notice=notice, of=of)
 
     def attempt(self, error: BaseException) -> None:
         """If the failed export or compile ends the program, try changes that may make it pass."""
