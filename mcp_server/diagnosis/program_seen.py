@@ -438,11 +438,11 @@ class ProgramSeen:
 
     @property
     def own_check(self) -> bool:
-        """Whether a check in the program failed, by an exception or by `sys.exit`."""
+        """Whether a check in the program failed, by an exception or by an exit without one."""
         script = self.script_run
         if script is None or script.failure != "exception":
             return False
-        return script.family == "own_check" or (script.root is None and bool(self.exit_locations))
+        return script.family == "own_check" or script.root is None
 
     @property
     def ran_out_of_memory(self) -> bool:

@@ -80,10 +80,12 @@ def _with_ordinary(
     few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_EXTREME]
     places = [f"{name}{list(place.index)} = {place.before}" for each in few for place in each.first]
     of = places[0] if places else f"{name} has elements that are {what}"
+    made = first_made(case)  # where an extreme value overflows
+    lines = lines_of(made) if made is not None else []
     check = "{0}.isfinite()" if where.non_finite else f"({{0}}.abs() <= {EXTREME:g})"
     return Suspect(
         category="nan_or_inf",
-        guilty=input_component(item, case.call_locations, what).model_copy(
+        guilty=input_component(item, lines or case.call_locations, what).model_copy(
             update={"elements": places[:MOST_EXTREME]}
         ),
         summary=f"{of}{f', which is {what}' if places else ''}. Outputs that depend on it are not finite.",
@@ -164,6 +166,8 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     # The operator that makes the value in eager mode if known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None
     lines = (lines_of(in_eager) if in_eager is not None else []) or first.locations[:6]
+    if first.kind == "input":  # the model's lines do not show where the value comes from
+        lines = case.call_locations or lines
     at = f" at {first.element.index}" if first.element.index else ""
     by = f", by the values of {inputs[0]}" if len(inputs) == 1 else ""
     found = Suspect(
