@@ -249,7 +249,7 @@ class ExpectedOutput(OutputChange):
 
 
 class Compared(Event):
-    """The outputs of the package compared with expected ones. `counts`: of expected outputs, of outputs."""
+    """The outputs of the package compared with expected ones. `counts`: how many were expected, returned."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)

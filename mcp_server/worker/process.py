@@ -4,7 +4,7 @@
 - `unmapped` finds tensors whose memory was unmapped. It writes their bytes to a pipe, because reading them
   directly could end the process. Freed memory that is still mapped looks like memory in use.
 - `Padded` puts guard bytes around tensors. Native code with raw addresses (ctypes) may write past the end of
-  its result, which else fails only later, in the allocator or another kernel.
+  its result, which otherwise fails only later, in the allocator or another kernel.
 """
 
 from __future__ import annotations

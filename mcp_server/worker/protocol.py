@@ -104,7 +104,7 @@ class Step(TypedDict, total=False):
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
     with `only_known` omits constants that the package does not have; one with `names` has only these. Its
-    `file` is of torch.save, or has the bytes of `own`, or, with `program`, is an exported program.
+    `file` was saved by torch.save, or has the bytes of `own`, or is an exported program (`program`).
     """
 
     do: str
