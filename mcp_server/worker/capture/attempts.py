@@ -1,7 +1,7 @@
 """Tries changes of a failed export or compile until one passes and gives eager mode's numbers.
 
-It runs inside the program, after the error that ended it, on the program's own module and inputs. It changes
-nothing of the user's: a rewrite is a function in memory, and is undone.
+This runs inside the program, after the error that ended it, on its module and inputs. No file of the user
+changes: a rewrite is a function in memory, and is undone.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from .memory import version_of
 from .rewrites import InBuffer
 from .shapes import symbols_of
 
-BUDGET_S = 60.0  # processor time, including that of compilers, so that other work does not count
+BUDGET_S = 60.0  # processor time of this process and its compilers
 MOST = 14
 DEPTH = 3  # most changes in one attempt
-QUICK_S = 8.0  # after a longer export, the change is not compiled: that would take minutes
-# The sizes of dynamic dimensions at which a change is compared with eager mode, from one size and its `Dim`.
+QUICK_S = 8.0  # after a longer export, do not compile, which would take minutes
+# Sizes at which a change is compared with eager mode: each function gets the example's size and its `Dim`.
 STEPS: Dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
     "less": lambda size, dim: max(size - 1, _end(dim, "min", 0)),
@@ -81,7 +81,7 @@ Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results by step
 
 @dataclass(frozen=True)
 class State:
-    """What forward may change in a module: values of tensors, attributes, and what containers hold."""
+    """What forward may change in a module: values of tensors, attributes, and contents of containers."""
 
     tensors: List[Tuple[torch.Tensor, torch.Tensor]]
     attributes: List[Tuple[Dict[str, Any], Dict[str, Any]]]
@@ -117,18 +117,18 @@ def restore(state: State) -> None:
 
 
 def _copied(container: Any) -> Any:
-    """Copy a container and the containers in it, not the tensors."""
+    """Copy a container and the containers in it, but not the tensors."""
     return pytree.tree_map(lambda leaf: leaf, copy.copy(container))
 
 
 def _end(dim: Any, bound: str, default: int) -> int:
-    """Return a bound of a `Dim`; the default if it has none."""
+    """Return a bound of a `Dim`, or the default if it has none."""
     value = getattr(dim, bound, None)
     return value if isinstance(value, int) else default
 
 
 def _even(least: int, size: int) -> int:
-    """Return a multiple of 8, 4 or 2 that is at least `least` and below `size`; otherwise `size`."""
+    """Return the least multiple of 8, 4, 2 or 1 that is not below `least`, if it is below `size`."""
     found = (-(-least // step) * step for step in (8, 4, 2, 1))
     return next((each for each in found if each < size), size)
 
@@ -164,9 +164,9 @@ def attempts(
 
 @contextlib.contextmanager
 def _put_back(failing: Failing) -> Iterator[State]:
-    """Begin with the Python state before the export, which may have left fake tensors in it.
+    """Run the body with the Python state from before the export, which may have left fake tensors in it.
 
-    Restore the module's state and the random numbers afterwards; meanwhile torch logs nothing.
+    Afterwards, restore the state of the module and of the random numbers. Meanwhile, torch logs nothing.
     """
     state, begun = state_of(failing.module), failing.begun
     random = torch.get_rng_state()
@@ -183,7 +183,7 @@ def _put_back(failing: Failing) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class Trying:
-    """State that all attempts share."""
+    """What all attempts share. `until` is the processor time at which they end."""
 
     wanted: Wanted
     state: State
@@ -192,7 +192,7 @@ class Trying:
 
 
 def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
-    """Try each change. After one that gets past its line, try those of the next. Stop when one passes."""
+    """Try each change until one passes. If a change gets past its line, also try changes of the next line."""
     for change in itertools.islice(found, MOST):
         if spent() > trying.until or time_left() <= 0:
             return
@@ -232,7 +232,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
 
 
 def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterator[Attempt]:
-    """Try the changes of the next obstacle, each reported with the change that led to it."""
+    """Try changes for the next failure. Report each together with the change that led to it."""
     first = change.told
     with change.during():
         for told in _tried(trying, behind, rewritten(behind, words(behind)), depth + 1):
@@ -261,10 +261,10 @@ def _drafted(failing: Failing) -> List[Place]:
 
 @contextlib.contextmanager
 def _without_trace_log() -> Iterator[None]:
-    """Keep the log that `draft_export` leaves open in a temporary folder, then close and remove it.
+    """Send the log that `draft_export` leaves open to a temporary folder, then close and remove it.
 
-    `draft_export` reads the log's name after the log has ended. Source: torch/export/_draft_export.py,
-    `CaptureStructuredTrace`, torch 2.13.
+    It is closed late, because `draft_export` reads its name at the end (`CaptureStructuredTrace` in
+    torch/export/_draft_export.py, 2.13).
     """
     module = importlib.import_module("torch.export._draft_export")
     kind = module.CaptureStructuredTrace
@@ -281,7 +281,7 @@ def _without_trace_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep torch's messages about our attempts out of the program's log, which is searched for its error."""
+    """Keep torch's messages about the attempts out of the program's log, in which its error is looked up."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
     streams = [each for each in found if isinstance(each, logging.StreamHandler)]
@@ -291,7 +291,7 @@ def silent() -> Iterator[None]:
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
-    """Return the place of a frame in the report, which has a line and its code. None if unknown."""
+    """Return the place of a frame of the draft export's report, found by line and code. None if unknown."""
     for *_, function in reachable(failing.module):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
         code = linecache.getline(*place).strip()
@@ -318,7 +318,7 @@ def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
 
 
 def _eager(failing: Failing, step: str) -> Any:
-    """Return what eager mode gives for the inputs of a step. None if there are none."""
+    """Return the result of eager mode for the inputs of a step. None if there are no such inputs."""
     given = _resized(failing, step)
     return failing.module(*given[0], **given[1]) if given is not None else None
 
@@ -348,7 +348,7 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
 
 
 def _tensors(tree: Any) -> List[torch.Tensor]:
-    """List the tensors of a result, also those in dataclasses that torch does not know as containers."""
+    """List the tensors of a result, also those in dataclasses that are not registered with torch."""
     found: List[torch.Tensor] = []
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
@@ -359,9 +359,9 @@ def _tensors(tree: Any) -> List[torch.Tensor]:
 
 
 def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> Optional[BaseException]:
-    """Export (and compile) with a change and compare with eager mode at each size; record the outcome.
+    """Export with a change, compare with eager mode at each size, compile, and record the outcome.
 
-    Returns the error, or None if there is none.
+    Return the error, or None if there is none.
     """
     try:
         restore(state)
@@ -381,7 +381,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
             change.told.compiled, change.told.outcome = build is not None, "passes"
     except Exception as error:
         if change.told.exported and any(isinstance(each, TimeoutError) for each in chain(error)):
-            change.told.outcome = "passes"  # the export, whose compile took too long
+            change.told.outcome = "passes"  # the export passed, and the compile took too long
             return None
         change.told.error = f"{type(error).__name__}: {error}"[:300]
         return error
@@ -391,7 +391,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
 
 
 def time_left() -> float:
-    """Return the seconds until the time limit of the program is near: it would end the program silently."""
+    """Return the seconds until the program's time limit is near, at which it would be ended silently."""
     return float(os.environ.get("AOTI_DEBUG_UNTIL") or "inf") - time.time()
 
 
@@ -412,20 +412,20 @@ def in_time() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *timer)  # the user's own, if there was one
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # the timer of the program
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
-    """Return the failure with the module and the example inputs of the change."""
+    """Return the export to try: with the module and example inputs of the change, if it has some."""
     args, kwargs = change.convert(change.example or (failing.args, failing.kwargs))
     module = failing.module if change.module is None else change.module()
     return replace(failing, module=module, args=args, kwargs=kwargs)
 
 
 def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> bool:
-    """Whether the program matches eager mode at one size at least, and differs at none.
+    """Whether the program equals eager mode at one size at least, and differs at none.
 
-    Raises the program's error at a size that it must take.
+    Raise the program's error at a size that it must take.
     """
     told = change.told
     for step, expected in wanted:
@@ -451,7 +451,7 @@ def exported(failing: Failing, options: Dict[str, Any]) -> Any:
 
 
 def _fails_again(failing: Failing, wanted: Wanted, state: State) -> str:
-    """Return the error that occurs without the change. Empty if there is none."""
+    """Return the error of a try without the change. Empty if it passes."""
     restore(state)
     try:
         program = exported(failing, failing.options)
@@ -464,7 +464,7 @@ def _fails_again(failing: Failing, wanted: Wanted, state: State) -> str:
 
 
 def compile_with(configs: Any) -> Callable[..., Any]:
-    """Return a function that compiles a program into a file, which is removed unless its path is given."""
+    """Return a function that compiles a program. Unless it gets a path, it removes the package."""
 
     def again(program: Any, path: str = "") -> None:
         compile_ = torch._inductor.aoti_compile_and_package
@@ -480,7 +480,7 @@ Shapes = List[Tuple[Tuple[int, ...], ...]]
 
 
 def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
-    """Return an attempt for each bound of a `Dim` that calls exceed. Restores the module and torch."""
+    """Try to move each bound of a `Dim` that calls exceed. Restore the module and torch."""
     declared = list(declared_dims(failing))
     dims = [dim for *_, dim in declared]
     derived = {dim.root.__name__ for dim in dims if hasattr(dim, "root")}
@@ -491,14 +491,14 @@ def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
         for bound, farthest in (("min", min), ("max", max))
         if name in known and sizes and farthest(end := getattr(known[name], bound), *sizes) != end
     ]
-    if not beyond:  # for most programs, weights need not be copied
+    if not beyond:  # as in most programs: do not copy the weights
         return []
     with _put_back(failing):
         return [_with_bound(failing, *each) for each in beyond]
 
 
 def _sizes_in(declared: List[Any], shapes: Shapes, names: List[str]) -> Dict[str, List[int]]:
-    """Return the sizes of the dynamic dimensions in calls, by the name of each dimension."""
+    """Return the sizes of each dynamic dimension in the calls, by its name."""
     sizes: Dict[str, List[int]] = {name: [] for name in names}
     for name, (place, _, axis, _) in zip(names, declared):
         found = (shape[place] for shape in shapes if len(shape) > place)
@@ -507,10 +507,10 @@ def _sizes_in(declared: List[Any], shapes: Shapes, names: List[str]) -> Dict[str
 
 
 def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
-    """Return the export with a range that includes the sizes of the calls, if the model does not take them.
+    """Return the failed export with ranges that include the sizes of the calls.
 
-    With `Dim.DYNAMIC` and `Dim.AUTO`, torch silently narrows a range to what the model's lines accept. None
-    if there are no such dimensions, or if the model takes the sizes.
+    With `Dim.DYNAMIC` and `Dim.AUTO`, torch silently narrows a range to what the lines of the model accept.
+    None if there are no such dimensions, or if this export takes the sizes.
     """
     declared = list(declared_dims(failing))
     open_ended = [is_hint(dim) for *_, dim in declared]
@@ -531,7 +531,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
         try:
             with _guards_logged(failing) as guards:
                 program = exported(failing, failing.options)
-            for shape in shapes:  # guards on several sizes are only in the program
+            for shape in shapes:  # a guard that relates several sizes fails only in a call
                 changed = {(n, axis): shape[place][axis] for place, n, axis, _ in declared}
                 given = with_sizes(failing, changed)
                 if given is not None:
@@ -544,7 +544,7 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
 
 @contextlib.contextmanager
 def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
-    """Collect each guard on sizes that an export adds, with the innermost line of the model behind it."""
+    """Collect each guard on sizes that an export adds, with the line of the model that adds it."""
     kind = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
     codes, original = {function.__code__ for *_, function in reachable(failing.module)}, kind._log_guard
     found: List[Tuple[Any, Place]] = []
@@ -561,7 +561,7 @@ def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
 
 
 def _breaking(guards: List[Tuple[Any, Place]], symbols: Dict[Any, Any], shape: Any) -> List[Place]:
-    """List the lines whose guards the sizes of a call break."""
+    """List the lines that added a guard which the sizes of a call break."""
     sizes = {symbol: shape[number][dim] for (_, number, dim), symbol in symbols.items()}
     known = [(guard, at) for guard, at in guards if guard.free_symbols <= sizes.keys()]
     return list(dict.fromkeys(at for guard, at in known if not bool(guard.subs(sizes))))
@@ -594,9 +594,9 @@ def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:
 
 
 def declaration(failing: Failing, name: str, bound: str, size: int) -> Tuple[str, int, str, str]:
-    """Return file, line and text of the one line that declares a `Dim`, and the text with another bound.
+    """Return file, line and text of the line that declares a `Dim`, and the text with another bound.
 
-    The texts name only the `Dim` if its line is unknown.
+    If there is no such line, or several, the texts name only the `Dim`.
     """
     found = [(file, call) for file in failing.sources for call in _declared_in(file, name)]
     if len(found) == 1:
@@ -622,11 +622,11 @@ def _declared_in(file: str, name: str) -> Iterator[Any]:
             yield node
 
 
-CALLS = 3  # number of calls in which state is compared with eager mode's
+CALLS = 3  # calls that are made to see the effect of state
 
 
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
-    """Return the Python state that a call in eager mode changes, by module and attribute. Put it back."""
+    """Return the (module, attribute) of Python state that a call in eager mode changes. Put it back."""
     weights = dict(failing.module.named_parameters())
     with _put_back(failing), torch.no_grad():
         before, versions = python_state(failing.module), list(map(version_of, weights.values()))
@@ -638,10 +638,10 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
 
 
 def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], List[Any]]:
-    """Return what forward may change and a package cannot, by module and attribute: the parts of its value.
+    """Return attributes that forward may change but a package cannot: their parts by (module, attribute).
 
-    For each part: its value or identity, its version if a tensor, and the part itself, which stays alive so
-    that no new object gets its identity.
+    Each part is (value or id, version of a tensor, the object itself), which keeps the object alive so that
+    no new one gets its id.
     """
     found: Dict[Tuple[str, str], List[Any]] = {}
     for path, each in module.named_modules():
@@ -665,8 +665,10 @@ def _marks(parts: List[Any]) -> List[Any]:
 
 
 def loses_state(failing: Failing, path: str, name: str) -> bool:
-    """Whether the exported program equals eager mode if each call begins with the Python state of the export,
-    but differs in later calls if this attribute keeps its value between calls.
+    """Whether the program differs from eager mode only because this attribute changes.
+
+    Outputs are equal if each eager call begins with the state at the export, but not if the attribute keeps
+    its value between calls.
     """
     own = vars(failing.module.get_submodule(path))
     with _put_back(failing) as kept, torch.no_grad():
@@ -685,7 +687,7 @@ def loses_state(failing: Failing, path: str, name: str) -> bool:
 def _outputs(
     module: Any, failing: Failing, begun: State = State([], [], []), own: Any = None, spared: Any = ()
 ) -> List[List[torch.Tensor]]:
-    """Return the outputs of several calls. Before each, restore `begun` except the attributes `spared`."""
+    """Return the outputs of several calls. Before each, restore `begun`, but not the attributes `spared`."""
     torch.manual_seed(0)
     found = []
     for args, kwargs in _varied(failing):
@@ -702,7 +704,7 @@ def _same(wanted: List[List[torch.Tensor]], got: List[List[torch.Tensor]]) -> bo
 
 
 def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
-    """Try to keep a number or tensor in a buffer, and record the outcome."""
+    """Try to keep the number or tensor `name` in a buffer. Record the outcome in `told`."""
     owner = failing.module.get_submodule(path)
     with _put_back(failing) as kept, torch.no_grad():
         state, fixed = getattr(owner, name), name in owner._parameters
@@ -729,7 +731,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
 def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
     """Return an empty change, and the code that registers the parameter, before and after.
 
-    Record its line.
+    Record its line in `told`.
     """
     found, before, after = registration(owner, name), "", ""
     if found is not None:
@@ -740,7 +742,7 @@ def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Chang
 
 
 def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
-    """Call the package, or the program, several times. Return whether it equals eager mode, and any error."""
+    """Call the package or program several times. Return how it compares with eager mode, and any error."""
     try:
         with tempfile.TemporaryDirectory() as folder, in_time():
             path = os.path.join(folder, "tried.pt2")
@@ -755,7 +757,7 @@ def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, s
 
 
 def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
-    """Yield the inputs of each call: the example's, then others with new floating-point values."""
+    """Yield inputs for each call: the example, then the example with scaled floating-point values."""
     for turn in range(CALLS):
         args, kwargs = pytree.tree_map_only(
             torch.Tensor,
@@ -766,7 +768,7 @@ def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
 
 
 def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tuple[Change, str, str]]:
-    """Return the change of the methods that use the state, with their code before and after. None if none."""
+    """Return the change of the methods that use the state, and their code before and after, or None."""
     own = [each for each in functions(owner) if isinstance(owner, each[0]) and each[1] != "__init__"]
     made = transformed(own, partial(InBuffer, name, state))
     lines = [line for *_, changed in made for line in changed]
@@ -777,9 +779,9 @@ def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tupl
 
 
 def operate_sizes(request: SizesRequest, report: Report) -> None:
-    """Run `code`, compile, and compare with eager mode at each size; event `size_compared` for each.
+    """Compare the packages compiled before and after `code` with eager mode; event `size_compared` by size.
 
-    The first events are of the unchanged package, which must fail for the change to explain anything.
+    The change explains something only if the package from before differs.
     """
     program = load_exported(request, report)
     before = load({"package": request["before"]}, report)
@@ -795,7 +797,7 @@ def operate_sizes(request: SizesRequest, report: Report) -> None:
 
 
 def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, report: Report) -> None:
-    """Report whether a call with the example inputs, repeated to this shape, equals eager mode's."""
+    """Report whether a call equals eager mode, on example inputs that are repeated to this shape."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     sizes = {(n, dim): size for n, given in zip(tensors, shape) for dim, size in enumerate(given)}
@@ -803,6 +805,6 @@ def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, r
     same = False
     with torch.no_grad():
         wanted = only_tensors(failing.module(*given[0], **given[1])) if given is not None else []
-        with contextlib.suppress(RuntimeError):  # an operator compiled for other sizes may raise
+        with contextlib.suppress(RuntimeError):  # the package may raise at this size
             same = compare_all(wanted, only_tensors(loader.run(only_tensors(given)))).equal
     report.event(SizeCompared(when, shape, same))

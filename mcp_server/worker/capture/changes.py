@@ -1,4 +1,4 @@
-"""Changes that may make an export or compile pass: other dimensions, options, registered types, rewrites."""
+"""Changes that may make an export or compile pass: of dimensions, options, container types, or code."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")
 
 @dataclass
 class Failing:
-    """A failed export, or a failed compile of one, with its `error`. `compile` repeats the compile.
+    """A failed export, or an export whose compile failed: `compile` then repeats it.
 
-    `error` is None for an export that passed. `build` compiles a program that a change exports.
+    `error` is None if nothing failed. `build` compiles a program if a change lets the export pass.
     """
 
     module: torch.nn.Module
@@ -47,9 +47,9 @@ class Failing:
     error: Optional[BaseException]
     compile: Optional[Callable[..., Any]] = None
     build: Optional[Callable[..., Any]] = None
-    lines: List[Place] = field(default_factory=list)  # model lines, if the error names none
+    lines: List[Place] = field(default_factory=list)  # lines of the model, if the error names none
     sources: Tuple[str, ...] = ()  # the files from which the export was called
-    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten trees, by function
+    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten syntax trees, by function
     keep: Optional[Callable[[Any], None]] = None  # gets each program that agrees with eager mode
     grad: bool = False  # whether gradients were recorded at the export
     begun: Any = None  # the Python state before the export, of type `attempts.State`
@@ -61,7 +61,7 @@ class Failing:
 
 @dataclass
 class Change:
-    """A change to try: `options` of the export, or a new `tree` of a function of its `owner`."""
+    """A change to try: other `options` of the export, or a new syntax `tree` of `owner.attribute`."""
 
     told: Attempt
     options: Dict[str, Any]
@@ -77,7 +77,7 @@ class Change:
     factor: int = 1  # it rejects sizes that are not multiples of it
 
     def takes(self, sizes: Iterable[int]) -> bool:
-        """Whether the change must accept these declared sizes."""
+        """Whether the changed program must accept these declared sizes."""
         return not self.narrows and all(size % self.factor == 0 for size in sizes)
 
 
@@ -91,7 +91,7 @@ def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 def places(failing: Failing) -> List[Place]:
-    """List the model lines that the error names, the innermost first."""
+    """List the lines that the error names, the innermost first, with those of the tracebacks last."""
     told = re.findall(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)', str(failing.error))
     found = [*((file, int(line)) for file, line in reversed(told)), *failing.lines]
     for error in chain(failing.error):
@@ -101,7 +101,7 @@ def places(failing: Failing) -> List[Place]:
 
 
 def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield each method of a module, its submodules and the objects that they hold: class, name, function."""
+    """Yield (class, name, function) of each method of a module, its submodules, and objects in these."""
     held = (value for each in module.modules() for value in (each, *vars(each).values()))
     for kind in dict.fromkeys(map(type, held)):
         for owner in kind.__mro__:
@@ -113,9 +113,9 @@ def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
 
 
 def reachable(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield the methods, and each plain function of the user's that they name, in turn.
+    """Yield the methods as `functions` does, and the user's functions that they call, directly or not.
 
-    A function is replaced by its code, because files import functions by name.
+    To replace a function, set its `__code__`, because files import functions by name.
     """
     known = list(functions(module))
     yield from known
@@ -131,7 +131,7 @@ def reachable(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Yield the globals that a function names and, for modules, the parts that it names."""
+    """Yield the globals that a function uses and, of modules among them, the members that it uses."""
     names = function.__code__.co_names
     for value in (function.__globals__.get(name) for name in names):
         yield value
@@ -140,7 +140,7 @@ def _named(function: Any) -> Iterator[Any]:
 
 
 def holds(function: Any, place: Place) -> bool:
-    """Whether a line lies in a function."""
+    """Whether a line is in a function."""
     code = function.__code__
     last = max((line or 0 for _, line in dis.findlinestarts(code)), default=0)
     return bool(place[0] == code.co_filename and code.co_firstlineno <= place[1] <= last)
@@ -157,7 +157,7 @@ def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
 
 
 def _of_forward(module: torch.nn.Module) -> List[Any]:
-    """List `forward` and the methods that it names, directly or through others."""
+    """List `forward` and the methods that it uses, directly or through others."""
     known, named = list(functions(module)), deque(["forward"])
     found: Dict[str, List[Any]] = {}
     while named:
@@ -170,7 +170,7 @@ def _of_forward(module: torch.nn.Module) -> List[Any]:
 
 
 def _changes(node: Any, name: str) -> bool:
-    """Whether the node assigns `self.name`, or an element of it, or calls a method that changes it."""
+    """Whether the node assigns `self.name` or an element of it, or calls a method that changes it."""
     changed: List[Any] = getattr(node, "targets", []) if isinstance(node, ast.Assign) else []
     if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
         changed = [node.target]
@@ -192,7 +192,7 @@ _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_
 
 
 def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterator[Change]:
-    """Yield the changes to try, first those that keep the declared sizes. `runs` call the eager model."""
+    """Yield the changes to try, first those that keep the declared sizes. `runs` call the model."""
     text = words(failing)
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
@@ -224,7 +224,7 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
 
 
 def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with other sizes, given by leaf and dimension. None if that is impossible."""
+    """Return the inputs with these sizes, by (leaf, dimension). None if that is impossible."""
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     for (number, dim), size in sizes.items():
         before = leaves[number].shape[dim]
@@ -257,7 +257,7 @@ def is_hint(dim: Any) -> bool:
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield torch's own suggestions for the dimensions, except constants."""
+    """Yield the dimensions that torch suggests in the error, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     declared = {name_of(each): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
@@ -291,9 +291,9 @@ MOST_GIVEN = 1 << 24  # elements of an input with that size
 
 
 def primed(failing: Failing, text: str) -> Iterator[Change]:
-    """If forward keeps what it builds, yield a call of the model with the largest sizes before the export.
+    """If forward keeps tables that it builds, yield a call with the largest sizes before the export.
 
-    A table that forward enlarges for a longer input is then large enough for all sizes.
+    A table that grows with longer inputs is then large enough for all sizes.
     """
     ends = {
         (number, axis): end if isinstance(end := getattr(dim, "max", None), int) else LONGEST
@@ -330,7 +330,7 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def _held(module: torch.nn.Module) -> List[Any]:
-    """List the shapes of the tensors that a module and its submodules hold, and the sizes of containers."""
+    """List the shapes of the tensors in a module and its submodules, and the lengths of containers."""
     values = (
         value for each in module.modules() for own in (vars(each), each._buffers) for value in own.values()
     )
@@ -345,7 +345,7 @@ def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[None]:
 
 
 def larger_example(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield an example with size 2 in each dynamic dimension of size 1: the export fixes a size of 1."""
+    """Yield an example with size 2 for each dynamic dimension of size 1, because the export fixes size 1."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     ones = {
         (number, dim): 2 for _, number, dim, _ in declared_dims(failing) if leaves[number].shape[dim] == 1
@@ -364,7 +364,7 @@ def larger_example(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
-    """Pass numbers as tensors: one with a dynamic shape is a symbol, which most operators reject."""
+    """Pass numbers as tensors. A number with a dynamic shape is a symbol, which most operators reject."""
     if not re.search(NUMBER, text):
         return
 
@@ -384,7 +384,7 @@ def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def options(failing: Failing) -> Iterator[Change]:
-    """Yield other ways to export the same program."""
+    """Yield other options of the export and other declarations of its dimensions."""
     strict = not failing.options.get("strict", False)
     told = Attempt("strict", f"export with strict={strict}", after=f"strict={strict}")
     yield Change(told, {**failing.options, "strict": strict})
@@ -419,7 +419,7 @@ def _written(names: List[str]) -> str:
 
 
 def _static(failing: Failing) -> Change:
-    """Declare the dimensions static that the error names, or all if it names none."""
+    """Declare the dimensions that the error names static, or all if it names none."""
     named, declared = _VIOLATED.search(words(failing)), _dim_names(failing)
     names = [
         name for name in declared if named is not None and name in named["names"].split(", ")
@@ -442,7 +442,7 @@ def _redeclared(failing: Failing, told: Attempt, change: Callable[[Any], Any]) -
 
 
 def registrations(failing: Failing, text: str) -> Iterator[Change]:
-    """Register types that torch does not know as containers, of inputs, outputs and what is in these."""
+    """Register the types of dataclasses and named tuples in the inputs and outputs as containers."""
     if not re.search(UNKNOWN_TYPE, text):
         return
     result = None
@@ -488,7 +488,7 @@ def _containers(known: List[Any]) -> Iterator[None]:
 
 
 def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any, str]]:
-    """Return the statement that sets a parameter or buffer: its place, the value's syntax tree, its code."""
+    """Return place, syntax tree of the value, and code of the statement that sets a parameter or buffer."""
     for _, _, function in functions(owner):
         for node in _nodes_of(function):
             value = None
@@ -503,7 +503,7 @@ def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any
 
 
 def tree_of(function: Any) -> Optional[ast.Module]:
-    """Return the syntax tree of a function, with the lines of its file. None if it has no source."""
+    """Return the syntax tree of a function, with line numbers of its file. None if it has no source."""
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
@@ -512,13 +512,13 @@ def tree_of(function: Any) -> Optional[ast.Module]:
 
 
 def _nodes_of(function: Any) -> Iterator[Any]:
-    """Yield the nodes of a function's syntax tree, with the lines of its file. Nothing without source."""
+    """Yield the nodes of `tree_of`."""
     tree = tree_of(function)
     yield from ast.walk(tree) if tree is not None else ()
 
 
 def dense(failing: Failing) -> Iterator[Change]:
-    """Keep sparse tensors dense and multiply matrices: export and compile know no sparse tensors."""
+    """Make sparse tensors dense, and multiply dense matrices: export and compile reject sparse tensors."""
     sparse = [
         (each, own, name, value)
         for each in failing.module.modules()
@@ -554,12 +554,12 @@ program = torch.export.export(traced, args, dynamic_shapes=(...))  # one entry f
 
 
 def derives(failing: Failing) -> bool:
-    """Whether the error is about a gradient that the model takes."""
+    """Whether the export failed because the model computes a gradient."""
     return bool(re.search(GRADIENT, words(failing)))
 
 
 def traced(failing: Failing) -> Iterator[Change]:
-    """Trace a model that takes a gradient into a graph with the gradient's operators, and export that."""
+    """Trace a model that computes a gradient to a graph with the operators of the gradient. Export this."""
     known = [function for *_, function in reachable(failing.module)] if derives(failing) else []
     nodes = ((each.__code__.co_filename, node) for each in known for node in _nodes_of(each))
     taken = (each for each in nodes if isinstance(each[1], ast.Attribute))
@@ -582,7 +582,7 @@ def traced(failing: Failing) -> Iterator[Change]:
 
 
 def of_functions(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield the changes of whole functions whose row fits the error's text."""
+    """Yield the changes of whole functions (`WHOLE`) that fit the error."""
     for row in fitting(text, failing.stage, WHOLE):
         made = transformed(functions(failing.module), row.made)
         if made:
@@ -593,7 +593,7 @@ def of_functions(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
-    """List the methods that a transformer changes: owner, name, old and new function, changed lines."""
+    """List (owner, name, old function, new function, changed lines) of functions that `kind` transforms."""
     found: List[Any] = []
     for owner, name, function in known:
         tree = tree_of(function)
@@ -615,7 +615,7 @@ def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
 
 @contextlib.contextmanager
 def replaced(made: Iterable[Sequence[Any]], put: Callable[..., None] = setattr) -> Iterator[None]:
-    """Put other values in place, and the old ones back afterwards. Rows: owner, name, old and new value."""
+    """Set other values during the body. A row has owner, name, old value and new value."""
     rows = [row[:4] for row in made]
     for owner, name, _, new in rows:
         put(owner, name, new)
@@ -628,14 +628,14 @@ def replaced(made: Iterable[Sequence[Any]], put: Callable[..., None] = setattr) 
 
 @contextlib.contextmanager
 def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
-    """Put dense buffers and methods for them in place, and the old ones back afterwards."""
+    """Use dense tensors, and methods that multiply them, during the body."""
     rows = [(own, name, value, value.to_dense()) for _, own, name, value in sparse]
     with replaced(rows, dict.__setitem__), replaced(products):
         yield
 
 
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
-    """Register a missing fake function for the operator, derived from its results in `runs`."""
+    """Register the missing fake function of an operator, derived from its results in `runs`."""
     found = NO_FAKE.search(text)
     if found is None:
         return
@@ -677,7 +677,7 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
 def _of_end(
     function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: Tuple[Any, str]
 ) -> Optional[Change]:
-    """Return the change that makes `body[start:]` an operator. None if it passes anything but tensors."""
+    """Return the change that makes `body[start:]` an operator. None if it takes or returns other types."""
     body = tree.body[0].body
     end, body[start:] = body[start:], []
     values = _values_at(function, end[0].lineno, runs[0])
@@ -737,7 +737,7 @@ class _WithoutSelf(ast.NodeTransformer):
 
 
 def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, Any]:
-    """Return the local variables of a function when a run first reaches a line."""
+    """Return the local variables of a function when a run first reaches this line."""
     found: List[Dict[str, Any]] = []
 
     def look(frame: Any, event: str, _argument: Any) -> Any:
@@ -768,11 +768,11 @@ LAYERS = [
         "pad every input to one length in the caller, declare that dimension static, and mask the outputs of "
         "padded steps: the export unrolls the time steps of a recurrent layer, so their number is fixed",
     ),
-]  # measured with torch 2.13: GRU, LSTM and RNN export with a dynamic batch, not with a dynamic length
+]  # seen with torch 2.13: GRU, LSTM and RNN export with a dynamic batch, but not with a dynamic length
 
 
 def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
-    """Return what to do about a layer that needs a fixed size. Empty if no failing line calls one."""
+    """Return advice about a layer that needs a fixed size. Empty if no failing line calls such a layer."""
     for place in filter(None, (stop(failing), *failing.lines, *reached)):
         for name in re.findall(r"self\.(\w+)\(", linecache.getline(*place)):
             layers = [getattr(module, name, None) for module in failing.module.modules()]
@@ -788,7 +788,7 @@ def words(failing: Failing) -> str:
 
 
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield the changes of fitting rows at the lines that the error names; at any line if it names none."""
+    """Yield the rewrites that fit the error at the lines that it names, or at all if it names none."""
     rows = fitting(text, failing.stage)
     known = list(reachable(failing.module)) if rows else []
     told = set(places(failing)) if rows else set()
@@ -812,7 +812,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 def _of_row(
     row: Rewrite, tree: Any, line: int, failing: Failing, function: Any, at: Tuple[Any, str]
 ) -> Optional[Change]:
-    """Return the change of a row at a line of a function's syntax tree. None if the row does not fit."""
+    """Return the rewrite of a row at a line of a function. None if the row does not fit the line."""
     place = _innermost(tree.body[0], line, row.of)
     if place is None:
         return None
@@ -843,7 +843,7 @@ def _of_row(
 
 
 def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:
-    """Return the block of the innermost statement of a kind on a line, and its position. None if none."""
+    """Find the innermost statement of a kind on a line. Return its block and position, or None."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):
             if each.lineno <= line <= (each.end_lineno or each.lineno):
@@ -854,7 +854,7 @@ def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt]
 
 
 def compiled_function(tree: Any, function: Any) -> Any:
-    """Compile a changed tree into a function that replaces the old one. None if it does not compile."""
+    """Compile a changed syntax tree to a function in place of the old one. None if that fails."""
     definition = tree.body[0]
     definition.decorator_list = []
     free = function.__code__.co_freevars

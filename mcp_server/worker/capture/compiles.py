@@ -405,7 +405,7 @@ class Compiles:
     def tell_state(self, passed: bool = False) -> None:
         """Journal Python state that a call in eager mode changes. A package keeps the state at its export.
 
-        If the program passed, journal it only if outputs of later calls differ from eager mode's.
+        Skip state that changes no output of later calls. If the program `passed`, compile nothing.
         """
         if self.last_export is None or self.last_export.error is not None or self.told_state:
             return

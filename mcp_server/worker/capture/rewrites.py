@@ -1,7 +1,7 @@
 """A table of constructs that stop an export or compile, each with its replacement.
 
-A rewrite changes the syntax tree of one function of the model. Every row was measured with torch 2.13: the
-program fails with `text` in its error, and passes with the rewrite, with eager's numbers.
+A rewrite changes the syntax tree of one function of the model. Every row was tried with torch 2.13: the
+program fails with `text` in its error, and passes with the rewrite, with the numbers of eager mode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = r"Constraints violated|Guard failed|specialized it to be a constant|gener
 
 @dataclass
 class Context:
-    """What a rewrite may use besides its statement: the module, statements around it, parameters."""
+    """What a rewrite gets with its statement: module, statements before and after it, parameters."""
 
     module: Any
     before: List[ast.stmt]
@@ -50,7 +50,7 @@ Change = Callable[[Node, Any], Optional[Node]]
 
 
 class Expressions(ast.NodeTransformer):
-    """Makes a change, which also gets the module, of each expression that it fits; counts these."""
+    """Replaces each expression for which `change` returns another, and counts these."""
 
     def __init__(self, change: Change, module: Any = None) -> None:
         self.change, self.module, self.count = change, module, 0
@@ -62,7 +62,7 @@ class Expressions(ast.NodeTransformer):
 
 
 def in_expression(change: Change) -> Made:
-    """Turn a rewrite of an expression, which gets the module, into a rewrite of its statement."""
+    """Turn a rewrite of an expression into a rewrite of the statement around it."""
 
     def made(statement: Node, context: Context) -> Optional[List[Node]]:
         every = Expressions(change, context.module)
@@ -73,17 +73,17 @@ def in_expression(change: Change) -> Made:
 
 
 def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> Made:
-    """Adapt a rewrite that needs only the statements after its own, and not the module."""
+    """Adapt a rewrite that needs only its statement and those after it."""
     return lambda statement, context: change(statement, context.after)
 
 
 def parsed(text: str, **parts: Node) -> Node:
-    """Build an expression from a template whose names are replaced with nodes."""
+    """Build an expression from a template. Replace names in it with the nodes in `parts`."""
     return Renamed(parts).visit(ast.parse(text, mode="eval").body)
 
 
 def like(*forms: Tuple[str, str]) -> Made:
-    """Rewrite expressions of a form, whose capital letters stand for any expression, as another form."""
+    """Rewrite expressions from one form to another. Capital letters in forms stand for any expression."""
     return in_expression(of_forms(*forms))
 
 
@@ -113,7 +113,7 @@ def parts_of(form: Node, node: Node) -> Optional[Dict[str, Node]]:
 
 
 class Renamed(ast.NodeTransformer):
-    """Gives variables other names, or puts nodes in their place."""
+    """Replaces variables with other names or with nodes."""
 
     def __init__(self, names: Any) -> None:
         self.names = names
@@ -141,7 +141,7 @@ def without_conversion(node: Node) -> Node:
 
 
 class Unconverted(ast.NodeTransformer):
-    """Replaces tests on numbers taken from tensors with tests on the tensors; sizes become tensors."""
+    """Replaces tests on numbers of tensors with tests on the tensors. Sizes become tensors."""
 
     def visit_Call(self, node: ast.Call) -> Node:
         inner = without_conversion(node)
@@ -175,7 +175,7 @@ def is_size(node: Node) -> bool:
 
 
 def chosen(test: Node, first: Node, second: Node) -> Node:
-    """Choose one of two values, or of the elements of two tuples, with torch.where."""
+    """Choose between two values, or between the elements of two tuples, with torch.where."""
     if isinstance(first, ast.Tuple) and isinstance(second, ast.Tuple):
         return ast.Tuple([chosen(test, *each) for each in zip(first.elts, second.elts)], ast.Load())
     return parsed("torch.where(C, A, B)", C=Unconverted().visit(copy.deepcopy(test)), A=first, B=second)
@@ -187,7 +187,7 @@ def only(statements: List[Node], kind: Any) -> Any:
 
 @on_statement
 def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Rewrite an `if` whose sides both return, or both set one variable."""
+    """Rewrite an `if` with torch.where, if both sides return, or its sides only assign variables."""
     if not isinstance(node, ast.If):
         return None
     first, second = only(node.body, ast.Return), only(node.orelse or after[-1:], ast.Return)
@@ -197,7 +197,7 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
             return None
         test, early = Unconverted().visit(copy.deepcopy(node.test)), first.value
         made: List[Node] = []
-        if between:  # statements in between may assign what the test and the early result use
+        if between:  # these may assign variables that the test and the early result use
             made = [ast.Assign([ast.Name("is_early", ast.Store())], test)]
             made.append(ast.Assign([ast.Name("early", ast.Store())], early))
             test, late = ast.Name("is_early", ast.Load()), ast.Name("early", ast.Load())
@@ -211,7 +211,7 @@ def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 
 def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Rewrite an `if` with several assignments: compute both sides and choose each variable used later."""
+    """Rewrite an `if` with assignments: compute both sides, and choose each variable that is used later."""
     made: List[Node] = []
     sides = []
     for side, block in (("then", node.body), ("other", node.orelse)):
@@ -242,7 +242,7 @@ def assigned(node: Node) -> Optional[str]:
 
 
 def values_of(node: Node) -> List[Any]:
-    """List the variables that a statement assigns, with their values; also those of `h, c = ...`."""
+    """List the variables that a statement assigns, also of `h, c = ...`, with their values."""
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     names = [each.id for each in getattr(target, "elts", ()) if isinstance(each, ast.Name)]
     if names and len(names) == len(target.elts):  # type: ignore[union-attr]
@@ -257,7 +257,7 @@ def value_of(node: Node) -> Node:
 
 
 def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite `if n < w: x = pad(x, (0, w - n))` as a pad by `w`: it fits if only `w` elements are used."""
+    """Rewrite `if n < w: x = pad(x, (0, w - n))` to pad by `w`, right if only `w` elements are used."""
     test = getattr(node, "test", None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
@@ -267,7 +267,7 @@ def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
 
 
 def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite `if extra: x = pad(x, (0, k - extra))`, with `extra = n % k`, as a pad by `(k - extra) % k`."""
+    """Rewrite `if extra: x = pad(x, (0, k - extra))`, with `extra = n % k`, to pad by `(k - extra) % k`."""
     tested: Any = getattr(node, "test", None)
     tested = tested.left if isinstance(tested, ast.Compare) else tested
     known = {name: value for each in context.before for name, value in values_of(each)}
@@ -279,7 +279,7 @@ def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
 
 
 def _padded(node: Node, context: Context, missing: Node, new: Node) -> Optional[List[Node]]:
-    """Return the statement below an `if` with another amount in place of the missing one."""
+    """Return the only statement of an `if`, with `new` in place of the expression `missing`."""
     body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
     text = ast.unparse(missing)
     change = in_expression(lambda each, _module: new if ast.unparse(each) == text else None)
@@ -322,7 +322,7 @@ def body({given}):
 
 
 def written_out(body: List[Node]) -> List[Node]:
-    """Copy a loop, with `n = n + 1` for `n += 1`, which would write into the tensor of the previous pass."""
+    """Copy a loop's body with `n = n + 1` for `n += 1`, which would write to the previous pass's tensor."""
     return [
         ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
         if isinstance(each, ast.AugAssign)
@@ -332,7 +332,7 @@ def written_out(body: List[Node]) -> List[Node]:
 
 
 def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
-    """List the values of variables before a loop and at the end of a pass; no two may be the same tensor."""
+    """Return values of variables before a loop and after a pass, cloned if two may be the same tensor."""
     kinds = {name: type(value) for part in before for name, value in values_of(part)}
     wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}
     ends = {name: type(value) for part in body for name, value in values_of(part)}
@@ -341,7 +341,7 @@ def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
 
 
 def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` over slices, which may append to lists, as scan, or as vmap if it keeps nothing."""
+    """Rewrite a `for` over slices as scan, or as vmap if no pass needs another. It may append to lists."""
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
         return None
@@ -392,7 +392,7 @@ def in_tuple(parts: List[str]) -> str:
 
 
 def slices_of(node: Node, context: Context) -> Optional[str]:
-    """Return the code of the tensors, one or a tuple, whose slices a `for` takes. None if it takes none."""
+    """Return code for the tensor or tuple of tensors whose slices a `for` takes. None if it takes none."""
     if calls(node, "range") and len(node.args) < 3:
         device = f", device={context.parameters[0]}.device" if context.parameters else ""
         bounds = ", ".join(ast.unparse(without_conversion(each)) for each in node.args)
@@ -410,7 +410,7 @@ def slices_of(node: Node, context: Context) -> Optional[str]:
 
 
 def joined(name: str) -> Change:
-    """Rewrite what joins a list, for what `scan` stacked in the first dimension in its place."""
+    """Rewrite code that joins a list, for the tensor that `scan` stacked from it in dimension 0."""
     forms = [("torch.stack(L)", "L"), ("torch.cat(L)", "L.flatten(0, 1)")]
     for dim in ("", "dim="):
         forms.append((f"torch.stack(L, {dim}D)", "L.movedim(0, D)"))
@@ -420,7 +420,7 @@ def joined(name: str) -> Change:
 
 
 def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]:
-    """List variables that a pass of a loop takes from the previous one, or that are used after the loop."""
+    """List variables that a pass of a loop sets and the next pass, or the code after the loop, uses."""
     found: dict[str, None] = {}
     stored: dict[str, None] = {}
     for part in [*tests, *body]:
@@ -434,7 +434,7 @@ def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]
 
 
 class Selected(ast.NodeTransformer):
-    """Selects the element of a step with `index_select`, which takes a tensor: `x[:, step]`."""
+    """Writes `x[:, step]` with `index_select`, because `step` is a tensor."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -496,12 +496,12 @@ def either(node: Node, _module: Any) -> Optional[Node]:
 def picked(statement: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite `self.experts[k.item()](x)` and `self.heads[NAMES[k.item()]](x)`: compute all, and pick one.
 
-    A name for a number or element that is used once is replaced with its value.
+    A variable for the number or the element is replaced with its value, if it is used once.
     """
     numbers = {name: value for each in context.before for name, value in values_of(each)}
 
     def each_of(node: Node) -> Any:
-        """Return the expression for element `n` of a container, the container, and the tensor that picks."""
+        """Return the expression with element `n`, the container, and the tensor with the number."""
         if isinstance(node, ast.Subscript):
             inner = each_of(node.slice)
             if inner is not None:
@@ -535,7 +535,7 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
 
 
 def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` with `if ...: break`: all passes run, but those after the exit change nothing."""
+    """Rewrite a `for` with `if ...: break`. All passes run, but those after the exit change nothing."""
     exits = [each for each in getattr(loop, "body", ()) if isinstance(each, ast.If)]
     if not isinstance(loop, ast.For) or loop.orelse or not exits:
         return None
@@ -549,9 +549,9 @@ def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
 
 
 def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
-    """Return statements that change variables only while `going`; for the exit, one that sets `going`.
+    """Return statements that change variables only while `going`, or, for the exit, one that sets `going`.
 
-    Empty if the loop cannot be rewritten. `used` are the variables that a later pass needs.
+    Empty if the statement does not fit. `used`: variables needed after the pass; `known`: before the loop.
     """
     if isinstance(node, ast.If):
         test = parsed("going & ~(T)", T=Unconverted().visit(copy.deepcopy(node.test)))
@@ -594,7 +594,7 @@ _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
 
 
 def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)`: the input's size replaces the example's batch."""
+    """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)` with the input's size in place of the batch size 8."""
 
     def change(node: Node, _module: Any) -> Optional[Node]:
         if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
@@ -654,7 +654,7 @@ CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 @in_expression
 def one_hot(node: Node, module: Any) -> Optional[Node]:
-    """Rewrite `F.one_hot(i)` with the number of classes that the module knows."""
+    """Rewrite `F.one_hot(i)` with the number of classes, if the module has it as an attribute."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
         return None
     names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
@@ -680,7 +680,7 @@ class Padded(ast.NodeTransformer):
         self.packed: List[str] = []
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Take the last state from the outputs, because the layer's own is the state after the padding."""
+        """Take the last state from the outputs, because the layer returns the state after the padding."""
         packs = "pack_padded_sequence" in ast.unparse(node.value)
         given = [ast.unparse(each) for each in getattr(node.value, "args", ())]
         self.generic_visit(node)
@@ -720,9 +720,9 @@ class Padded(ast.NodeTransformer):
 
 
 class InBuffer(ast.NodeTransformer):
-    """Writes an attribute in place, as a buffer needs: `self.x = y` becomes `self.x.copy_(y)`.
+    """Makes a buffer of an attribute: `self.x = y` becomes `self.x.copy_(y)`.
 
-    A number becomes a buffer of two elements, because a compile takes one of a single element for a constant
+    The buffer of a number has two elements, because a compile treats one with a single element as a constant
     (torch 2.13): `self.n += 1` becomes `self.n.fill_(self.n[0] + 1)`.
     """
 
@@ -754,12 +754,12 @@ class InBuffer(ast.NodeTransformer):
 
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
-UNROLLED = "unrolled loop"  # the error of an export that passed, if its loops are to be rewritten
+UNROLLED = "unrolled loop"  # stands for the error of an export that passed, to rewrite its loops
 
 
 @on_statement
 def as_tuple(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Return a plain tuple: torch cannot save the type of `torch.topk` and its kind in a package."""
+    """Return a plain tuple: a package cannot have the types that `torch.topk` and others return."""
     if not isinstance(node, ast.Return) or node.value is None:
         return None
     return [ast.Return(parsed("tuple(X)", X=node.value)), *after]
@@ -770,7 +770,7 @@ WRITES = ("print", "debug", "info", "warning", "error", "exception", "log", "wri
 
 @on_statement
 def only_outside(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Rewrite `print(f"{x.max():.2f}")` so that an export, whose tensors have no values, leaves it out."""
+    """Skip `print(f"{x.max():.2f}")` in an export, where tensors have no values."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not calls(call, *WRITES) and not calls_method(call, *WRITES):
         return None
@@ -881,7 +881,7 @@ REWRITES = [
 ]
 
 
-# Rows that change whole functions: `made` is the class of a transformer.
+# Rows that change whole functions. Here, `made` is a class of transformers.
 WHOLE = [
     Rewrite(
         "packed sequence",
@@ -894,5 +894,5 @@ WHOLE = [
 
 
 def fitting(text: str, stage: str, rows: List[Rewrite] = REWRITES) -> List[Rewrite]:
-    """Return the rows whose text matches the error."""
+    """Return the rows that match the stage and the text of the error."""
     return [each for each in rows if each.stage == stage and re.search(each.text, text)]
