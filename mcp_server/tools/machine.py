@@ -229,55 +229,7 @@ class Checkup(Record):
 
 def checkup(machine: Machine) -> Checkup:
     """Say what the tools need from a machine: what is there, what is missing, and how to get it."""
-    gpus, free = ", ".join(gpu.name for gpu in machine.gpus), machine.temp_free_bytes
-    tested: Standing = "missing"
-    if machine.torch:
-        tested = "ok" if is_supported(machine.torch) else "limited"
-    install = f"or, without activating it: {interpreter_help()}"
-    compiler = machine.compiler
-    links: Standing = "ok" if compiler.links_cxx_runtime else "limited"
-    needs = [
-        _need(
-            "torch",
-            tested,
-            f"{machine.torch} in {machine.python}" if machine.torch else f"none for {machine.python}",
-            "every run and compile",
-            f"tested with torch {RANGE}" if machine.torch else install,
-            essential=True,
-        ),
-        _need(
-            "C++ compiler",
-            links if compiler.works else "missing",
-            f"{compiler.path} {compiler.version or compiler.error or ''}".strip(),
-            "compiling, and instrumenting packages",
-            "compile with CXX set to a g++ that links libstdc++.so.6, such as /usr/bin/g++"
-            if compiler.works
-            else "apt-get install g++, or set CXX",
-            essential=True,
-        ),
-        _need(
-            "temporary space",
-            "ok" if free is None or free >= ENOUGH_TEMP_BYTES else "limited",
-            f"{machine.temp_directory}, "
-            + ("free space unknown" if free is None else f"{free >> 20} MiB free"),
-            "loading packages",
-            "set TMPDIR to a directory with at least 2 GiB free",
-        ),
-        _need(
-            "GPU",
-            "ok" if gpus else "missing",
-            gpus or machine.cuda_problem or "no GPU is visible",
-            "CUDA packages",
-            "on a GPU machine: its driver, and a torch built for CUDA; not needed for CPU packages",
-        ),
-        _need(
-            "triton",
-            "ok" if machine.triton else "missing",
-            machine.triton or "none",
-            "compiling for CUDA",
-            "pip install triton, in the same environment as torch" if machine.torch else "",
-        ),
-    ]
+    needs = [_torch(machine), _compiler(machine.compiler), _space(machine), *_for_cuda(machine)]
     for name, for_what, how in _PROGRAMS:
         path = machine.tools.get(name)
         needs.append(_need(name, "ok" if path else "missing", path or "none", for_what, how))
@@ -290,6 +242,56 @@ def checkup(machine: Machine) -> Checkup:
     if not machine.torch:  # read the rest later, from the environment with torch
         summary = "no torch: activate the environment that has your torch, then run this again"
     return Checkup(summary=summary, needs=needs, unknown=machine.unknown if machine.torch else [])
+
+
+def _torch(machine: Machine) -> Need:
+    version, python = machine.torch, machine.python
+    tested: Standing = "ok" if version and is_supported(version) else "limited" if version else "missing"
+    found = f"{version} in {python}" if version else f"none for {python}"
+    install = f"or, without activating it: {interpreter_help()}"
+    how = f"tested with torch {RANGE}" if version else install
+    return _need("torch", tested, found, "every run and compile", how, essential=True)
+
+
+def _compiler(compiler: Compiler) -> Need:
+    works: Standing = "ok" if compiler.links_cxx_runtime else "limited"
+    found = f"{compiler.path} {compiler.version or compiler.error or ''}".strip()
+    other = "compile with CXX set to a g++ that links libstdc++.so.6, such as /usr/bin/g++"
+    how = other if compiler.works else "apt-get install g++, or set CXX"
+    standing = works if compiler.works else "missing"
+    return _need(
+        "C++ compiler", standing, found, "compiling, and instrumenting packages", how, essential=True
+    )
+
+
+def _space(machine: Machine) -> Need:
+    free = machine.temp_free_bytes
+    found = "free space unknown" if free is None else f"{free >> 20} MiB free"
+    return _need(
+        "temporary space",
+        "ok" if free is None or free >= ENOUGH_TEMP_BYTES else "limited",
+        f"{machine.temp_directory}, {found}",
+        "loading packages",
+        "set TMPDIR to a directory with at least 2 GiB free",
+    )
+
+
+def _for_cuda(machine: Machine) -> Iterator[Need]:
+    gpus = ", ".join(gpu.name for gpu in machine.gpus)
+    yield _need(
+        "GPU",
+        "ok" if gpus else "missing",
+        gpus or machine.cuda_problem or "no GPU is visible",
+        "CUDA packages",
+        "on a GPU machine: its driver, and a torch built for CUDA; not needed for CPU packages",
+    )
+    yield _need(
+        "triton",
+        "ok" if machine.triton else "missing",
+        machine.triton or "none",
+        "compiling for CUDA",
+        "pip install triton, in the same environment as torch" if machine.torch else "",
+    )
 
 
 _PROGRAMS = (

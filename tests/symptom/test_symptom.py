@@ -103,7 +103,7 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
     assert "from eager" not in as_text(found, verbose=True)
 
 
-@pytest.mark.slow
+@thorough
 def test_a_layer_unlike_the_others_is_proven_without_its_source(tmp_path: Path) -> None:
     """With the other layers' code in its launch, the outputs are as expected."""
     package = compiled_once(CACHE.parent / "symptom" / "tower.pt2", "tests.symptom.models", "tower")

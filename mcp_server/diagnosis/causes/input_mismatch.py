@@ -23,12 +23,15 @@ from mcp_server.diagnosis.interventions.base import (
     Effect,
     Intervention,
     Kind,
+    Trial,
     change_in_words,
     trial_in_words,
 )
 from mcp_server.diagnosis.interventions.input import Leaf, changed, exchange, together, whole
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedAttempts
+from mcp_server.memory_faults import Fault
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.mismatch import Mismatch, order_of, without_doubt
 from mcp_server.plurals import capitalized, listed, quoted
@@ -214,73 +217,112 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     index = mismatch.input_index
     known = index is not None and index < len(case.compiled_inputs)
     name = name_of(case.compiled_inputs[index]) if known and index is not None else "the call's inputs"
-    narrowing = case.captured.narrowing if mismatch.aspect == "range" else None
-    change = case.source_change if narrowing is not None else None
-    test = change or _intervention(mismatch, case)
-    if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
-        test = change  # more elements also remove NaN of the model itself (a deviation of one element)
+    test = _test_of(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
-    above = _above(mismatch, case) is not None
-    # A bad access above the range settles the doubt, and so does a call that works within the range.
-    answered = gone or (above and case.located is not None and case.located.fault is not None)
-    sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
-    facts = [seen("check_devices", sentence)]
-    # The package's own check may report the same input.
-    for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
-        same_input = error.fields.get("input") in (None, str(index))
-        same = mismatch.category in error.candidates and "input_check" in error.family.tags
-        if same_input and same:
-            facts.append(seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}"))
-            break
-    # A bad access proves that a size out of range is no false alarm: any access if the size is above the
-    # range, otherwise only an access beyond this input.
-    fault = case.located.fault if case.located is not None else None
-    sized = known and mismatch.aspect in ("range", "relation")
-    missed = fault.missed if fault is not None and sized else None
-    past = missed is not None and index is not None and missed.variable == case.compiled_inputs[index].name
-    fault = fault if above or past else None
+    fault = _bad_access(mismatch, case)
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
     # A size out of range may be a false alarm. It is harmful if the call works with a size in range. If the
     # size was above the range, this is only likely: the removed part may have been at fault.
-    cured = trial is not None and gone and not sure
-    refused = refusal(case) if sure else None
-    facts += [refused] if refused is not None else []
-    facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
-    facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that succeeded accepted its outputs. The mismatch is then harmful only if kernels read memory
-    # outside the tensor's elements, or if a trial returned different values without the mismatch.
-    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
-    harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
+    cured = gone and not sure
+    # A bad access above the range settles the doubt, and so does a call that works within the range.
+    reached = case.located is not None and case.located.fault is not None
+    answered = gone or (_above(mismatch, case) is not None and reached)
+    sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
     # The size is dynamic in the program, so no wider range helps an operator that raises.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
-    narrows = narrowing.stack[:1] if narrowing is not None else []
+    narrowing = _narrowing(mismatch, case)
     # No trial can clear or prove a size if outputs differ from those that the user expects at that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
-    fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
-    besides = [each for each in fatal if each.input_index == index is not None]
-    told = [sentence, *(each.sentence for each in besides[:1])]
+    besides = _besides(mismatch, case)
+    lines = refusing or lines_reading(index, case)
     return Suspect(
         category=mismatch.category,
         guilty=component(
             "input" if index is not None else "call",
             name,
-            [*narrows, *case.call_locations, *(refusing or lines_reading(index, case))],
+            [*(narrowing.stack[:1] if narrowing is not None else []), *case.call_locations, *lines],
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
             index=index,
             dim=mismatch.dim,
         ),
-        summary=" ".join(f"{capitalized(each)}." for each in told),
+        summary=" ".join(f"{capitalized(each)}." for each in (sentence, *(m.sentence for m in besides[:1]))),
         level=CausalLevel.CALL,
-        evidence=tuple(facts),
+        evidence=tuple(_evidence(mismatch, sentence, fault, trial if cured else None, sure, case)),
         fix=_in_that_line(mismatch, refusing[0]) if refusing else _with(besides, mismatch.fix),
         intervention=test,
         parts=_last_part(mismatch, case),
-        harmful=case.failed or harms,
+        harmful=case.failed or _harms(mismatch, case, sure, gone or fault is not None),
         weak=not (sure or cured or open_size),
         observed=sure or cured,
     )
+
+
+def _narrowing(mismatch: Mismatch, case: DiagnosisState) -> CapturedAttempts | None:
+    return case.captured.narrowing if mismatch.aspect == "range" else None
+
+
+def _test_of(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
+    """Return the change that removes a mismatch: of the model line that narrowed a range, or of the input."""
+    change = case.source_change if _narrowing(mismatch, case) is not None else None
+    if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
+        return change  # more elements also remove NaN of the model itself (a deviation of one element)
+    return change or _intervention(mismatch, case)
+
+
+def _bad_access(mismatch: Mismatch, case: DiagnosisState) -> Fault | None:
+    """Return the located access that proves that a size out of range is no false alarm.
+
+    Any access if the size is above the range, otherwise only an access beyond this input.
+    """
+    fault, index = case.located.fault if case.located is not None else None, mismatch.input_index
+    if fault is None or _above(mismatch, case) is not None:
+        return fault
+    known = index is not None and index < len(case.compiled_inputs)
+    missed = fault.missed if known and mismatch.aspect in ("range", "relation") else None
+    past = missed is not None and index is not None and missed.variable == case.compiled_inputs[index].name
+    return fault if past else None
+
+
+def _evidence(
+    mismatch: Mismatch,
+    sentence: str,
+    fault: Fault | None,
+    cure: Trial | None,
+    sure: bool,
+    case: DiagnosisState,
+) -> Iterator[Evidence]:
+    """Yield what shows the mismatch: our comparison, the package's own check, a bad access, a trial."""
+    yield seen("check_devices", sentence)
+    for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
+        same_input = error.fields.get("input") in (None, str(mismatch.input_index))
+        if same_input and mismatch.category in error.candidates and "input_check" in error.family.tags:
+            yield seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}")
+            break
+    refused = refusal(case) if sure else None
+    if refused is not None:
+        yield refused
+    if fault is not None:
+        yield seen("locate_fault", quoted(fault.summary or fault.text))
+    if cure is not None:
+        yield seen("intervention", trial_in_words(cure))
+
+
+def _harms(mismatch: Mismatch, case: DiagnosisState, sure: bool, shown: bool) -> bool:
+    """Whether a mismatch does harm; `shown` is whether a bad access or a trial shows it.
+
+    A program that succeeded accepted its outputs. The mismatch is then harmful only if kernels read memory
+    outside the tensor's elements, or if a trial returned different values without the mismatch.
+    """
+    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
+    return shown or misread if case.ended_well or case.handled else sure
+
+
+def _besides(mismatch: Mismatch, case: DiagnosisState) -> list[Mismatch]:
+    """Return the other mismatches of the same input that are fatal."""
+    fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
+    return [each for each in fatal if each.input_index == mismatch.input_index is not None]
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:

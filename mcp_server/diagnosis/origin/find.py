@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import Correction, OffendingElement, Origin
+from mcp_server.diagnosis.origin import (
+    Condition,
+    Correction,
+    OffendingElement,
+    Operand,
+    Origin,
+    Overflow,
+)
 from mcp_server.diagnosis.origin.condition import (
     ElementKey,
     between,
@@ -55,6 +62,7 @@ from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.accesses import index_checks, places, used
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.interval import Interval
 from mcp_server.package.terms.parts import elements, parts, understood
 from mcp_server.package.terms.program import Check, Program, read_program
 from mcp_server.package.terms.term import Element, Range, Scalar
@@ -178,6 +186,51 @@ class _Bound:
         return f"{ends}{f' (the rows of {rows})' if rows else ''}"
 
 
+@dataclass
+class _Told:
+    """What is known of a bad value; each step of `_Finder._origin` adds to it.
+
+    `expressions` are the value's, and those of other points that read the same elements. `found` are the
+    elements at fault, `read` the operands with their values. `left` is an operand outside its domain.
+    """
+
+    walked: Walked
+    bound: _Bound
+    expressions: list[Expression]
+    value: Scalar | None
+    found: list[OffendingElement]
+    read: list[Operand]
+    explanation: str = ""
+    overflow: Overflow | None = None
+    operator: str = ""
+    narrow: str = ""
+    of_model: str = ""
+    advice: str = ""
+    left: Outside | None = None
+    correction: Correction | None = None
+    condition: Condition | None = None
+
+    @property
+    def source(self) -> Source:
+        return self.walked.source
+
+    @property
+    def launch(self) -> Launch | None:
+        return None if isinstance(self.source, Given) else self.source.launch
+
+    @property
+    def expression(self) -> Expression:
+        return self.expressions[0]
+
+    @property
+    def is_index(self) -> bool:
+        return self.bound.low is not None or self.bound.high is not None
+
+    @property
+    def allowed(self) -> Interval:
+        return between(self.bound.low, self.bound.high, self.expression.term.dtype)
+
+
 class _Finder:
     def __init__(self, view: PackageView, fault: Fault, values: ProbedValues) -> None:
         self.view, self.fault = view, fault
@@ -285,82 +338,121 @@ class _Finder:
     ) -> Origin:
         """Return the origin. `point` is the loop point at which `check` fails."""
         walked = self._walked(start)
-        source = walked.source
-        expressions, value = self._expressed(source, check, point)
-        expression = expressions[0]
-        launch = None if isinstance(source, Given) else source.launch
-        found, read = self._behind(expression, walked), operands(expression)
-        allowed = between(bound.low, bound.high, expression.term.dtype)
-        own = (self.launch.index, launch.index if launch else None)
-        is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
-        too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
-        explanation = too_large.text if too_large is not None else explanation
-        if not finite(value) and not explanation and not is_index:
-            explanation = written(expression, value)
-        of_model, narrow = "", ""
-        operator = "" if is_index or finite(value) else operator_of(expression)
-        left: Outside | None = None
-        correction: Correction | None = None
-        if isinstance(source, Computed):
-            left = outside_of(self.walker, source) if check is None else None
-            too_narrow = wrapped(expression) if is_index and not explanation else None
-            if too_narrow is not None:
-                operator, narrow, of_model = too_narrow[0].op, too_narrow[0].dtype, too_narrow[1]
-            elif is_index and value is not None and not explanation:
-                of_model = why_of_model(expression.term, value, allowed, self._made_here(bound))
-                if of_model:
-                    correction = correction_of(self.view, source, expression, value, allowed)
-        advice, table = "", label_of(bound.tables[0], self.walker) if bound.tables else ""
-        produced = source if isinstance(source, Produced) and is_index else None
-        looked = looked_up(self.walker, produced, allowed) if produced is not None else None
-        if looked is not None and looked[0] not in bound.tables:  # else, more rows would raise the index
-            advice = too_short(0, looked[1], allowed, table)
-        elif of_model and not narrow and not self._made_here(bound):
-            lowest, highest = (own_end(expression.term, above=above) for above in (False, True))
-            advice = too_short(lowest, highest, allowed, table)
-        if isinstance(source, Computed) and self.fault.high is None and check is None and finite(value):
-            # Computed again, the value is finite: the kernel rounded in another order.
-            by_rounding = undecided(self.walker, source)
-            value = self.recorded if isinstance(start, Computed) else None
-            if by_rounding is not None:
-                left, explanation, advice = by_rounding
+        expressions, value = self._expressed(walked.source, check, point)
+        found = self._behind(expressions[0], walked)
+        told = _Told(walked, bound, expressions, value, found, operands(expressions[0]))
+        self._explain(told)
+        if isinstance(walked.source, Computed):
+            if check is None:
+                told.left = outside_of(self.walker, walked.source)
+            if told.is_index:
+                self._ask_the_model(told, walked.source)
+        self._look_up(told)
+        if isinstance(walked.source, Computed) and self.fault.high is None and check is None:
+            self._ask_rounding(told, walked.source, start)
+        self._name_operands(told)
+        self._find_condition(told, blamed)
+        return self._as_origin(told)
+
+    def _explain(self, told: _Told) -> None:
+        """Say in words how the expression gives the bad value, and name an overflow or the operator."""
+        expression, bad = told.expression, not finite(told.value)
+        told.explanation = explained(expression)
+        if bad and not told.explanation:
+            told.overflow = overflow_of(self.walker, told.source)
+        if told.overflow is not None:
+            told.explanation = told.overflow.text
+        if bad and not told.explanation and not told.is_index:
+            told.explanation = written(expression, told.value)
+        if bad and not told.is_index:
+            told.operator = operator_of(expression)
+
+    def _ask_the_model(self, told: _Told, source: Computed) -> None:
+        """Say why the model computes an index outside the limit: a narrow type, or its own arithmetic."""
+        if told.explanation:
+            return
+        too_narrow = wrapped(told.expression)
+        if too_narrow is not None:
+            told.operator, told.narrow, told.of_model = too_narrow[0].op, too_narrow[0].dtype, too_narrow[1]
+        elif told.value is not None:
+            term, made_here = told.expression.term, self._made_here(told.bound)
+            told.of_model = why_of_model(term, told.value, told.allowed, made_here)
+            if told.of_model:
+                told.correction = correction_of(self.view, source, told.expression, told.value, told.allowed)
+
+    def _look_up(self, told: _Told) -> None:
+        """Advise a larger table if the model itself makes the index, alone or from another table."""
+        produced = told.source if isinstance(told.source, Produced) and told.is_index else None
+        looked = looked_up(self.walker, produced, told.allowed) if produced is not None else None
+        tables = told.bound.tables
+        table = label_of(tables[0], self.walker) if tables else ""
+        if looked is not None:
+            told.condition = looked[2]
+        if looked is not None and looked[0] not in tables:  # else, more rows would raise the index
+            told.advice = too_short(0, looked[1], told.allowed, table)
+        elif told.of_model and not told.narrow and not self._made_here(told.bound):
+            lowest, highest = (own_end(told.expression.term, above=above) for above in (False, True))
+            told.advice = too_short(lowest, highest, told.allowed, table)
+
+    def _ask_rounding(self, told: _Told, source: Computed, start: Computed | Place | Produced) -> None:
+        """Explain a bad value that is finite when computed again: the kernel rounded in another order."""
+        if not finite(told.value):
+            return
+        by_rounding = undecided(self.walker, source)
+        told.value = self.recorded if isinstance(start, Computed) else None
+        if by_rounding is not None:
+            told.left, told.explanation, told.advice = by_rounding
+
+    def _name_operands(self, told: _Told) -> None:
+        """Name the elements that the operand outside its domain depends on, or those of an overflow."""
+        left = told.left
         if left is not None and left.domain.nonzero and not elements(left.operand):
-            left, advice = None, ONE_ELEMENT  # the divisor is the number of elements minus 1
-        if left is not None and left.domain.nonzero and sums_nothing(self.walker, left):
-            explanation += ": the divisor is a sum of no elements"
-        if left is not None:  # name the elements that the operand outside its domain depends on
+            told.left = left = None
+            told.advice = ONE_ELEMENT  # the divisor is the number of elements minus 1
+        if left is not None:
+            if left.domain.nonzero and sums_nothing(self.walker, left):
+                told.explanation += ": the divisor is a sum of no elements"
             behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
-            found, read = list(offending(behind)) or found, read or operands(behind)
-        if too_large is not None and not found and isinstance(source, Computed):
-            found = list(offending(read_by(self.walker, source)))
-        when = condition_of(expressions, allowed, blamed)
-        when = when or (looked[2] if looked is not None else None)
-        if when is None and isinstance(source, Computed) and not is_index and not finite(value):
-            outlier = outlier_of(self.walker, source)
-            if outlier is not None:
-                when, found = outlier.condition, [outlier.element]
+            told.found = list(offending(behind)) or told.found
+            told.read = told.read or operands(behind)
+        if told.overflow is not None and not told.found and isinstance(told.source, Computed):
+            told.found = list(offending(read_by(self.walker, told.source)))
+
+    def _find_condition(self, told: _Told, blamed: Counter[ElementKey]) -> None:
+        """Find which values of an element are bad, or the element that is far from the others."""
+        told.condition = condition_of(told.expressions, told.allowed, blamed) or told.condition
+        if told.condition is not None or told.is_index or finite(told.value):
+            return
+        outlier = outlier_of(self.walker, told.source) if isinstance(told.source, Computed) else None
+        if outlier is not None:
+            told.condition, told.found = outlier.condition, [outlier.element]
+
+    def _as_origin(self, told: _Told) -> Origin:
+        launch, left = told.launch, told.left
+        own = (self.launch.index, launch.index if launch else None)
+        operation = operation_of(self.walker, left, seen=not told.advice) if left is not None else None
         return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
             fault_launch=self.launch.index,
-            expression=expression.text(),
-            result="index" if is_index else "value",
-            bad_value="" if value is None else shown(value),
-            allowed=bound.text(self.walker),
-            operands=read,
-            elements=found[:_OFFENDING],
-            element_count=len(found),
-            explanation=explanation,
-            condition=when,
-            layer=layer_of(self.view, launch or self.launch, bound.tables),
-            carriers=[number for number in walked.carriers if number not in own],
-            operation=operation_of(self.walker, left, seen=not advice) if left is not None else None,
-            operator=operator,
-            narrow=narrow,
-            overflow=too_large,
-            of_model=of_model,
-            advice=advice,
-            correction=correction,
+            expression=told.expression.text(),
+            result="index" if told.is_index else "value",
+            bad_value="" if told.value is None else shown(told.value),
+            allowed=told.bound.text(self.walker),
+            operands=told.read,
+            elements=told.found[:_OFFENDING],
+            element_count=len(told.found),
+            explanation=told.explanation,
+            condition=told.condition,
+            layer=layer_of(self.view, launch or self.launch, told.bound.tables),
+            carriers=[number for number in told.walked.carriers if number not in own],
+            operation=operation,
+            operator=told.operator,
+            narrow=told.narrow,
+            overflow=told.overflow,
+            of_model=told.of_model,
+            advice=told.advice,
+            correction=told.correction,
         )
 
     def _made_here(self, bound: _Bound) -> str:
