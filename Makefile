@@ -21,12 +21,11 @@ PYTEST_JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 CORPUS_ARGS ?=
 CLIENTS ?= $(MADE)/clients
 SCANNER ?= $(MADE)/scanner
-SITE ?= $(MADE)/site
 
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scanner scan scan-shipped lint format clean
+.PHONY: help env demo generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scanner scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -98,10 +97,6 @@ scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that
 
 scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and benchmarks, as CI does
 	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner --shipped
-
-docs: $(STAMP) generated ## build the documentation's site; a dead link fails
-	$(PIP) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f tools/mkdocs.yml --strict --quiet --site-dir $(SITE)
 
 generated: $(STAMP) ## compare the files that are made from tables of the code
 	$(BIN)/python tools/manifests.py --check

@@ -39,12 +39,11 @@ TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
     "README.md",
-    "tools/mkdocs.yml",
     "pyproject.toml",
     "docs/install.md",
     ".github/ISSUE_TEMPLATE/config.yml",
 )
-"""Texts that name the repository, the site or the badges, whose owner is written here too."""
+"""Texts that name the repository or the badges, whose owner is written here too."""
 GEMINI_CALL_MS = 600_000
 """Gemini CLI's own limit of one call."""
 
@@ -63,10 +62,6 @@ def owner() -> str:
 
 def repository() -> str:
     return f"https://github.com/{owner()}/{NAME}"
-
-
-def site() -> str:
-    return f"https://{owner()}.github.io/{NAME}/"
 
 
 def registry_name() -> str:

@@ -1,32 +1,23 @@
 """Writes the pages and tables that repeat tables of the code.
 
-`--check` only compares. `site_pages.py` makes the page of all tools, for the site alone.
+`--check` only compares.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args, get_origin
-
-from pydantic.fields import FieldInfo
 
 from mcp_server import FIRST, release_text
-from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, OPTIONS, targets_of
 from mcp_server.diagnosis.diagnose import observations
 from mcp_server.diagnosis.observe import REASONS, Observation
-from mcp_server.errors import OPTION_NAMES
 from mcp_server.flags import FLAGS
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
-from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
-from mcp_server.operations.table import OPERATIONS, command_name, in_shell_words
 from mcp_server.server.app import GUIDES
-from mcp_server.server.running import STOP_JOB, WAIT_JOB
 from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE, WHOLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,81 +58,6 @@ def family_row(family: Family) -> str:
     marked = f'<a id="{family.id}"></a>{ticks[0]}{text}{ticks[1]}'
     cells = (marked, family.meaning + releases, family.not_proven)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def tools_page() -> str:
-    """Every tool with its description, its arguments and examples of the command of the same name."""
-    lines = [
-        "# Tools",
-        "",
-        NOTE,
-        "",
-        "Each tool is also a command, spelled with hyphens: `check_devices` is `aoti-debug "
-        "check-devices`. The second column says how to give an argument in a shell. Words in capitals are "
-        "positional arguments; TARGET is what the command works on.",
-        "",
-        "| tool | does | runs your code |",
-        "| --- | --- | --- |",
-    ]
-    every: list[Declaration] = [*OPERATIONS, WAIT_JOB, STOP_JOB]
-    lines += [f"| [`{one.name}`](#{one.name}) | {one.title} | {runs(one)} |" for one in every]
-    taken = Counter(pair for one in every for pair in rows_of(one).items())
-    shared = dict(pair for pair, tools in reversed(taken.most_common()) if tools >= SEVERAL)
-    for one in every:
-        lines += tool_lines(one, shared.values())
-    lines += ["", "## Shared arguments", "", ARGUMENT_HEAD, "| --- | --- | --- |", *sorted(shared.values())]
-    return "\n".join(lines) + "\n"
-
-
-SEVERAL = 3  # Described once if so many tools take it with the same words.
-ARGUMENT_HEAD = "| argument | in a shell | meaning |"
-
-
-def tool_lines(one: Declaration, shared: Collection[str]) -> Iterator[str]:
-    """The section of one tool: its own arguments, and the names of those that it shares."""
-    yield from ("", f"## {one.name}", "", one.description)
-    rows = rows_of(one)
-    if own := [row for row in rows.values() if row not in shared]:
-        yield from ("", ARGUMENT_HEAD, "| --- | --- | --- |", *own)
-    if others := [f"`{name}`" for name, row in rows.items() if row in shared]:
-        yield from ("", f"[Shared arguments](#shared-arguments): {', '.join(others)}.")
-    if examples := getattr(one, "examples", ()):
-        yield from ("", "```console", *(f"$ {example}" for example in examples), "```")
-
-
-def rows_of(one: Declaration) -> dict[str, str]:
-    """The row of each argument of a tool, by its name."""
-    rows = {}
-    for name, field in fields_of(one.arguments):
-        said = OPTIONS.get(name) or in_shell_words(field.description or "")
-        text = " ".join(filter(None, (said, choices(field.annotation, said)))).replace("|", "\\|")
-        rows[name] = f"| `{name}` | {in_a_shell(name, field, one)} | {text} |"
-    return rows
-
-
-def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
-    """How a tool's command spells an argument. Empty if a shell does not need it."""
-    if name in NOT_ON_THE_COMMAND_LINE or tool not in OPERATIONS:
-        return ""
-    targets = targets_of(tool.arguments)
-    if field.is_required():
-        return f"`{name.upper()}`"
-    if name == "script_args" and "script" in targets:
-        return "`ARGS`"
-    spellings = OPTION_NAMES.get(name, (f"--{command_name(name)}",))
-    return ", ".join(f"`{each}`" for each in (*(["TARGET"] if name in targets else []), *spellings))
-
-
-def choices(annotation: object, said: str | None) -> str:
-    """The values that an argument takes, if they are few and its text does not name them."""
-    values = [value for value in get_args(annotation) if value] if get_origin(annotation) is Literal else []
-    missing = [value for value in values if str(value) not in (said or "")]
-    return f"One of {', '.join(f'`{value}`' for value in values)}." if missing else ""
-
-
-def runs(declaration: Declaration) -> str:
-    """Whether the tool starts a program of the user."""
-    return "yes" if declaration.hints is RUNS_USER_CODE else "no"
 
 
 def flags_by_release() -> str:
