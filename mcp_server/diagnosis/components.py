@@ -80,9 +80,10 @@ def users_code(case: DiagnosisState) -> list[str]:
 
 
 def own_code(case: DiagnosisState) -> list[str]:
-    """Names of the user's Triton kernels and of operators without a shim that the package calls."""
-    user = [x.symbol or x.kernel for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
-    return list(dict.fromkeys(user))
+    """Names of the user's Triton kernels, and of operators outside torch that the package calls."""
+    users = [x for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
+    own = [x for x in users if not operator_of(x.index, case).startswith(TORCHS)]
+    return list(dict.fromkeys(each.symbol or each.kernel for each in own))
 
 
 def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[ModelLocation]:

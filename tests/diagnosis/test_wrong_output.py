@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes.compiler import KEY, casts_trial
+from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.program_seen import Symptom
@@ -99,6 +100,14 @@ def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage)
     assert all(names[4] not in each["exchanged"] for each in rest)  # type: ignore[operator]
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     assert by("constants.detect_exchanged", case) == []
+
+
+def test_an_operator_of_torch_is_not_the_users(zoo: ZooPackage) -> None:
+    """The package calls both through the proxy executor."""
+    case = package_case(zoo("plugin"))
+    assert case.package is not None and own_code(case) == ["aoti_torch_cpu_halve_rows"]
+    vars(case.package)["proxy_calls"] = ({"target": "aten::median.dim"},)
+    assert own_code(case) == []
 
 
 @pytest.mark.parametrize(("off", "weak"), [(0.12, True), (0.5, False)])

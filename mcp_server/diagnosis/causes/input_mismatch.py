@@ -196,6 +196,13 @@ def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention
             fix = f"the channels of {leaf.name} in reverse order (dimension {dim})"
             test = replace(changed(leaf, Change("flip", leaf.input, dim=dim)), what=f"the call with {fix}")
             yield test, "its channels are in reverse order, as BGR for RGB", f"pass {fix}"
+    *first, channels, high, wide = shape
+    n, held = len(first), (*first, high, wide, channels)
+    parts = whole(leaf, "reshape", held), whole(leaf, "reorder", (*range(n), n + 2, n, n + 1))
+    fix = f"{leaf.name} permuted from {list(held)} to {shape}"
+    test = together(f"input:permuted:{leaf.input}", f"the call with {fix}", parts)
+    value = "its channels are the last dimension in memory, as if it had been reshaped and not permuted"
+    yield replace(test, before_code=""), value, f"pass {fix}: reshape and view keep the order in memory"
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
