@@ -88,9 +88,10 @@ def text(verdict: Verdict) -> str:
 
 def lines(verdict: Verdict, *, in_shell: bool = True) -> Iterator[Line]:
     """Yield the lines of a verdict. With `in_shell`, tools and arguments are spelled as in a shell."""
+    quoted = {_bounded(_TIMES.sub("", each.fact)) for each in verdict.evidence if each.step == "read_log"}
     for line in _lines(verdict, in_shell):
-        is_code = line.role in ("removed", "added", "command")
-        yield line if is_code or not in_shell else replace(line, text=in_shell_words(line.text))
+        as_it_is = line.role in ("removed", "added", "command") or line.text in quoted
+        yield line if as_it_is or not in_shell else replace(line, text=in_shell_words(line.text))
 
 
 def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:

@@ -40,6 +40,8 @@ from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChang
 
 MOST_SHOWN = 5
 MOST_BUILDS = 2
+SHARE_OF_BUILDS = 0.75  # of the budget; the rest is for the timing
+LEAST_S = 30.0  # for the timing, also if the budget is spent
 ONE_THREAD, ALL_THREADS = "one thread", "a thread for each processor"
 LEAST_SPUN = 1.5  # several threads that use this many times the processor time of one thread mostly spin
 
@@ -155,7 +157,9 @@ async def diagnose_call(
     tried: set[str] = set()
     if built.program is not None:
         signals = _with_program(signals, built)
+        context.cost.clock.ends_s = SHARE_OF_BUILDS * budget_s
         signals, others, tried = await _builds(context, workload, built, signals)
+    context.cost.clock.ends_s = max(budget_s, context.cost.clock.worked_s + LEAST_S)
     request: dict[str, object] = {**run_request(workload), "threads": built.threads}
     launches = await _launches(context, workload, view, request)
     request["seconds"] = min(budget_s / 8, 12.0)
@@ -222,7 +226,8 @@ async def _builds(
     settled: set[str] = set()
     for number, each in enumerate(signals):
         signal, path = each.signal, out / f"{number}.pt2"
-        if not signal.builds or len(packages) == MOST_BUILDS:
+        late = context.cost.clock.worked_s > context.cost.clock.ends_s
+        if not signal.builds or len(packages) == MOST_BUILDS or late:
             found.append(each)
             continue
         own = {} if signal.name == DEFAULTS.name else {**built.configs, **(signal.configs or {})}

@@ -6,6 +6,7 @@ For a build, finds the slowest part, and builds without it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -73,20 +74,21 @@ async def diagnose_build(
         return _unended(context, build, loops, rewritten)
     evidence = [*_parts_of(first), *_nodes_of(lines)]
     changes = [*rewritten, *_changes(first, configs, empty_cache)]
-    for change in changes if budget_s > 3 * first.seconds else []:
-        win = await build.without(first, configs, change)
+    for change in changes:
+        build.cut = context.cost.clock.left_s < 2 * first.seconds
+        win = await build.without(first, configs, change) if not build.cut else None
         if win is not None:
             what = win.lever.what
             then = f"{capitalized(what)}, it takes {told(win.after)}{win.unit}."
             summary = f"{_told(first)} {change.why} {then}"
             return loss(change.headline, summary, change.party, win, cost(), evidence)
+        if build.cut:
+            needed = math.ceil(1.2 * (context.cost.clock.worked_s + 2 * first.seconds))
+            why = f"that takes two more builds, so give --budget-s {needed} or more."
+            summary = f"{_told(first)} {change.why}"
+            return loss(change.headline, summary, change.party, change.fix, cost(), evidence, why)
     if loops and not rewritten:
         return _unrolled(context, _told(first), loops[0], evidence)
-    if changes and budget_s <= 3 * first.seconds:
-        change = changes[0]
-        why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
-        summary = f"{_told(first)} {change.why}"
-        return loss(change.headline, summary, change.party, change.fix, cost(), evidence, why)
     known = "".join(
         f" {change.why} {capitalized(change.lever.what)}, no time was saved." for change in rewritten
     )
@@ -170,9 +172,9 @@ class _Build:
     ) -> None:
         self.imports = list(imports)
         self.limit = min(workload.timeout_s, budget_s)
-        self.context, self.program = context, program
-        self.workload = workload.model_copy(update={"timeout_s": self.limit})
+        self.context, self.program, self.workload = context, program, workload
         self.lines: list[TracedLine] = []
+        self.cut = False  # whether a build did not end in time
 
     async def timed(
         self,
@@ -195,6 +197,7 @@ class _Build:
         )
         traced, found = run.last(LinesTraced), run.last(BuildTimed)
         self.lines = self.lines or (traced.lines if traced is not None else [])
+        self.cut = found is None
         if found is None and run.finished.ending != "timeout":
             raise ProblemError(
                 f"the build could not be timed: {run.why} ({run.phase.replace('_', ' ')})",
@@ -317,6 +320,8 @@ async def _largest_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
     env = {"AOTI_DEBUG_LOOPS": "1"} if symptom == "slow-build" else {}
+    env["AOTI_DEBUG_UNTIL"] = str(time.time() + SHARE_OF_PROGRAM * budget_s)  # no loop is rewritten later
+    context.cost.clock.ends_s = budget_s
     subject = await _subject(context, workload, exported, env)
     if symptom == "slow-build":
         if subject.program is None or workload is None:
@@ -453,6 +458,7 @@ async def _subject(
     return _Subject(package, exported, configs, seen, threads)
 
 
+SHARE_OF_PROGRAM = 0.5  # of the budget
 ROUNDS = 3
 # Seconds of processor time. The test takes 1 to 2 s in every process, and more with an empty cache.
 LEAST_TEST_S = 3.0

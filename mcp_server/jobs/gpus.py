@@ -212,6 +212,7 @@ class Clock:
         self.began = time.monotonic()
         self._stopped_at: float | None = None
         self._waited = self.spared_s = self.allowance_s = 0.0
+        self.ends_s = math.inf  # seconds of work after which no child goes on
         self._spared_at = self.began
         self._limits: dict[anyio.CancelScope, float] = {}  # seconds left when the clock stopped
         self._children = self._blocked = 0
@@ -228,6 +229,10 @@ class Clock:
     @property
     def worked_s(self) -> float:
         return self.wall_s - self.waited_s - self.spared_s
+
+    @property
+    def left_s(self) -> float:
+        return max(self.ends_s - self.worked_s, 1.0)
 
     def spare(self, seconds: float) -> float:
         """Stop counting the last `seconds`, in which a child built. Return how many `allowance_s` covers."""

@@ -260,6 +260,7 @@ class Context:
         argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
         tell, builds = partial(self._still, step, directory), partial(building, directory)
+        command = replace(command, timeout_s=min(command.timeout_s, self.cost.clock.left_s))
         spare = self.cost.clock.spare
         started = replace(command, argv=argv, env=env, tell=tell, builds=builds, spare=spare)
         with self.cost.clock.child():

@@ -277,7 +277,7 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
     """
     nodes: dict[Any, Any] = collections.defaultdict(collections.Counter)
     modules: dict[Any, set[str]] = collections.defaultdict(set)
-    whole = 0
+    whole, weights = 0, {each.arg.name for each in program.graph_signature.input_specs if each.target}
     for node in program.graph.nodes:
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         if node.op == "call_function" and frames:
@@ -285,12 +285,14 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
             file, line, _function, code = own[-1]
             loops = ((loop_around(frame[0], int(frame[1])), frame[1]) for frame in reversed(own))
             loop, at = next(filter(operator.itemgetter(0), loops), (None, ""))
+            # By weights and line, as a pass may use an operator several times.
+            called = f"{node.target} {[each.name for each in node.all_input_nodes if each.name in weights]}"
             if loop is not None:
-                nodes[loop][f"{node.target} {at}"] += 1  # by line, as several may use the operator
+                nodes[loop][f"{at} {called}"] += 1
                 path = list((node.meta.get("nn_module_stack") or {"": ("",)}).values())[-1][0]
                 modules[loop].add(path.partition("@")[0])
             if loop is None or loop[:2] != (file, int(line)):
-                nodes[(file, int(line), code.strip())][str(node.target)] += 1
+                nodes[(file, int(line), code.strip())][called] += 1
             whole += 1
     found = []
     for (file, line, code), targets in nodes.items():

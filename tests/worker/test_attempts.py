@@ -59,6 +59,13 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "    out.append(h[None] + 1)\nreturn torch.cat(out, dim=1), h, x.shape[0]", ()),
     ("loop over slices", "n, out = x.shape[0], []\nfor row in x:\n    out.append(row.sin())\n"
      "return torch.stack(out, 1)", ()),
+    ("loop over slices", "h, out = x[0] * 0, x[:0]\nfor i in range(x.shape[0]):\n    h = h * 0.5 + x[i]\n"
+     "    out = torch.cat([out, h[None]], dim=0)\nreturn out, h", ()),
+    ("early exit", "for i in range(5):\n    last = x[:, -1:] * 0.5\n    x = torch.cat([x, last], dim=1)\n"
+     "    if (last.abs() < 0.2).all():\n        break\nreturn x", ()),
+    ("check for none", "j = (x[:, 0] > 0.1).nonzero().squeeze(1)\nif j.numel() == 0:\n"
+     "    return torch.zeros(0, 6)\nreturn self.parts[0](x[j]) * x[j, :1]", ()),
+    ("branch", "j = x[x > 0.1]\nif len(j) == 0:\n    return torch.zeros(())\nreturn j.mean()", ()),
     ("choice of a module", "level = {0: 0.5, 1: 2.0}\nreturn x * level[int(k)]", (torch.tensor(1),)),
     ("log line", "print(f'at most {x.max():.1f}')\nreturn x * 2", ()),
     ("container", "return {'all': [Pair(x + 1, x.sum())]}", ()),

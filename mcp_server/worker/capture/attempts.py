@@ -38,6 +38,7 @@ from ..protocol import SizesRequest
 from ..report import Attempt, Report
 from ..tensors import only_tensors
 from .changes import (
+    SUGGESTED,
     Change,
     Failing,
     Place,
@@ -54,6 +55,7 @@ from .changes import (
     replaced,
     rewritten,
     stop,
+    suggestions,
     transformed,
     with_dims,
     with_sizes,
@@ -75,6 +77,11 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "first": lambda size, dim: max(_end(dim, "min", size), 2),
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
+}
+# Other values of the example: a change may hold on one side of a branch only.
+VALUES: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros": torch.zeros_like,
+    "negative": lambda leaf: -leaf if leaf.is_floating_point() else leaf.clone(),
 }
 Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results by step
 
@@ -152,8 +159,7 @@ def attempts(
             failing.lines = _drafted(failing)
             restore(state)
         wanted = list(_references(failing, state))
-        runs = [partial(_eager, failing, step) for step in STEPS]
-        runs += _with_other_values(failing)
+        runs = [partial(_eager, failing, step) for step in (*STEPS, *VALUES)]
         every = rewritten(failing, words(failing)) if only_lines else changes(failing, runs)
         for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
@@ -212,9 +218,10 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
 
 
 def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
-    """Return the failure with a change, if it is at another line of the model. None otherwise."""
+    """Return the failure with a change, if it is at another of its lines or in a size, or None."""
     if change.owner is None:
-        return None
+        sized = replace(failing, error=error, lines=[])
+        return sized if SUGGESTED in words(sized) and SUGGESTED not in words(failing) else None
     trees = {**failing.trees, (change.owner, change.attribute): change.tree}
     if change.told.exported:  # the export now passes and the compile fails
         return replace(failing, error=error, trees=trees, lines=[], compile=failing.build)
@@ -235,8 +242,11 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
     """Try changes for the next failure. Report each together with the change that led to it."""
     first = change.told
     with change.during():
-        for told in _tried(trying, behind, rewritten(behind, words(behind)), depth + 1):
-            told.name, told.more_lines = f"{first.name}, {told.name}", [told.line, *told.more_lines]
+        text = words(behind)
+        of_lines = rewritten(behind, text) if change.owner is not None else ()
+        for told in _tried(trying, behind, itertools.chain(suggestions(behind, text), of_lines), depth + 1):
+            told.name = f"{first.name}, {told.name}"
+            told.more_lines = [line for line in (told.line, *told.more_lines) if line]
             told.action = f"{first.action}, then {told.action}"
             told.note = "; ".join(filter(None, (first.note, told.note)))
             told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
@@ -310,7 +320,10 @@ def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
 
 
 def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with the sizes of a step. None if that is impossible or gives the example again."""
+    """Return the inputs of a step. None if that is impossible or gives the example again."""
+    if step in VALUES:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, VALUES[step], (failing.args, failing.kwargs))
+        return args, kwargs
     sizes = _sizes(failing, step)
     if step != "example" and sizes == _sizes(failing, "example"):
         return None
@@ -323,20 +336,9 @@ def _eager(failing: Failing, step: str) -> Any:
     return failing.module(*given[0], **given[1]) if given is not None else None
 
 
-def _with_other_values(failing: Failing) -> Iterator[partial[Any]]:
-    """Yield calls of the model with zeros and with changed signs, since sizes may depend on values."""
-    for factor in (0, -1):
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor,
-            lambda leaf, by=factor: leaf * (by if leaf.is_floating_point() else 0),
-            (failing.args, failing.kwargs),
-        )
-        yield partial(failing.module, *args, **kwargs)
-
-
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
-    """Yield eager mode's results for the inputs, and for other sizes of them."""
-    for step in STEPS:
+    """Yield eager mode's results for the inputs, and for other sizes and values of them."""
+    for step in (*STEPS, *VALUES):
         if step != "example" and _resized(failing, step) is None:
             continue
         restore(state)
@@ -428,16 +430,19 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> b
     Raise the program's error at a size that it must take.
     """
     told = change.told
-    for step, expected in wanted:
+    for step, expected in wanted if change.exact else (each for each in wanted if each[0] in STEPS):
         given = change.convert(_resized(failing, step))
         try:
             got = _tensors(program.module()(*given[0], **given[1]))
         except Exception as error:
-            if step == "example" or change.takes(_sizes(failing, step).values()):
+            must = (
+                change.owner is not None if step in VALUES else change.takes(_sizes(failing, step).values())
+            )
+            if step == "example" or must:
                 raise
             told.error = f"at another size: {error}"[:300]
             continue
-        told.sizes += 1
+        told.sizes += step in STEPS
         if not compare_all(expected, got).equal:
             return False
     return told.sizes > 0

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from ..encode import INSTALLED
 from ..report import Attempt
-from .rewrites import SIZE, VALUE, WHOLE, Context, DenseProducts, Rewrite, fitting
+from .rewrites import SIZE, VALUE, WHOLE, Context, Expressions, Rewrite, fitting, of_forms
 from .shapes import NO_FAKE, call_of, registered, written
 
 Place = Tuple[str, int]
@@ -74,6 +74,7 @@ class Change:
     convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the program's arguments
     module: Optional[Callable[[], Any]] = None  # makes what is exported in place of the model
     narrows: bool = False  # whether it may reject declared sizes
+    exact: bool = True  # whether it must agree at other values of the example
     factor: int = 1  # it rejects sizes that are not multiples of it
 
     def takes(self, sizes: Iterable[int]) -> bool:
@@ -188,6 +189,7 @@ CHANGING = frozenset(
 NUMBER = r"Expected a proper Tensor but got None"  # torch 2.8-2.15, for a SymInt in place of a tensor
 UNKNOWN_TYPE = r"Unsupported input type|pytree|namedtuple|not a known type|Encountered unrecognized type"
 DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
+SUGGESTED = "Suggested fixes:"
 _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
 
 
@@ -211,16 +213,20 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
 
 def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
     """Yield the dynamic dimensions: number among the tensors, number among the leaves, dimension, `Dim`."""
-    shapes = failing.options.get("dynamic_shapes") or ()
-    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
-    given = list(shapes.values() if isinstance(shapes, dict) else shapes)
-    tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    if len(given) != len(tensors):
-        return
-    for place, (number, each) in enumerate(zip(tensors, given)):
-        for dim, what in each.items() if isinstance(each, dict) else enumerate(each or ()):
+    module = importlib.import_module("torch.export.dynamic_shapes")
+    found: List[Tuple[Any, Any]] = []
+    with contextlib.suppress(Exception):  # not in the structure of the inputs
+        given = module._combine_args(failing.module, failing.args, failing.kwargs)
+        shapes = failing.options["dynamic_shapes"]
+        named = shapes if isinstance(shapes, dict) else dict(zip(given, shapes))
+        module._tree_map_with_path(lambda _at, *pair: found.append(pair), given, named, tree_name="inputs")
+    place = 0
+    for number, (leaf, dims) in enumerate(found):
+        pairs = dims.items() if isinstance(dims, dict) else enumerate(dims or ())
+        for dim, what in pairs if isinstance(leaf, torch.Tensor) else ():
             if what is not None and not isinstance(what, int):
                 yield place, number, dim, what
+        place += isinstance(leaf, torch.Tensor)
 
 
 def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
@@ -262,7 +268,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     declared = {name_of(each): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
     said: Dict[str, None] = {}
-    for found in _SUGGESTED.finditer(text.partition("Suggested fixes:")[2]):
+    for found in _SUGGESTED.finditer(text.partition(SUGGESTED)[2]):
         name, how = found["name"], found["how"].replace(" ", "")
         ends = {end: int(value) for end, value in re.findall(r"(min|max)=(\d+)", how)}
         if how.startswith("Dim("):
@@ -528,7 +534,8 @@ def dense(failing: Failing) -> Iterator[Change]:
     ]
     if not sparse:
         return
-    products = transformed(functions(failing.module), DenseProducts)
+    dense = of_forms(("torch.sparse.mm(A, B)", "A @ B"), ("torch.spmm(A, B)", "A @ B"))
+    products = transformed(functions(failing.module), partial(Expressions, dense))
     told = Attempt("sparse tensor", "keep the tensor dense, and multiply with @")
     told.note = (
         "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
@@ -839,7 +846,8 @@ def _of_row(
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     new = new.__code__ if new is not None and at[1] == "__code__" else new
     during = partial(replaced, [(*at, getattr(*at), new)])
-    return Change(told, failing.options, *at, tree, lines, during) if new is not None else None
+    change = Change(told, failing.options, *at, tree, lines, during, exact=row.exact)
+    return change if new is not None else None
 
 
 def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:

@@ -34,7 +34,8 @@ Made = Callable[[Node, Context], Optional[List[Node]]]
 class Rewrite:
     """`made` returns the replacement for a node at the failing line. None if the row does not fit.
 
-    `text` occurs in the error; `changes` says what a reader should know about the new form.
+    `text` occurs in the error; `changes` says what a reader should know about the new form. `exact`: the
+    model returns the same for other values of the inputs.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Rewrite:
     changes: str = ""
     stage: str = "export"
     of: Any = ast.stmt  # kind of the innermost statement at the failing line, which it replaces
+    exact: bool = True
 
 
 Change = Callable[[Node, Any], Optional[Node]]
@@ -92,15 +94,20 @@ def of_forms(*forms: Tuple[str, str]) -> Change:
 
     def change(node: Node, _module: Any) -> Optional[Node]:
         found = ((new, parts_of(old, node)) for old, new in known)
-        return next((parsed(new, **parts) for new, parts in found if parts is not None), None)
+        new, parts = next((each for each in found if each[1] is not None), ("", None))
+        inside = Expressions(change)
+        return parsed(new, **{name: inside.visit(each) for name, each in parts.items()}) if parts else None
 
     return change
 
 
 def parts_of(form: Node, node: Node) -> Optional[Dict[str, Node]]:
-    """Return what the capital letters of a form stand for in a node. None if it has another form."""
+    """Return what the capital letters of a form, also in `self.X`, stand for. None if it has another form."""
     if isinstance(form, ast.Name) and form.id.isupper():
         return {form.id: node} if isinstance(node, ast.expr) else None
+    if isinstance(form, ast.Attribute) and form.attr.isupper():
+        own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == ast.unparse(form.value)
+        return {form.attr: node} if own else None
     if isinstance(form, list) and isinstance(node, list) and len(form) == len(node):
         pairs = list(zip(form, node))
     elif isinstance(form, ast.AST) and type(form) is type(node):
@@ -168,10 +175,11 @@ class Unconverted(ast.NodeTransformer):
 
 
 def is_size(node: Node) -> bool:
-    """Whether the node is a size: `x.shape[0]`, `x.size(0)`, `len(x)`."""
+    """Whether the node is a size: `x.shape[0]`, `x.size(0)`, `x.numel()`, `len(x)`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    return (calls_method(node, "size") and bool(node.args)) or calls(node, "len")
+    known = calls(node, "len") or calls_method(node, "numel")
+    return known or (calls_method(node, "size") and bool(node.args))
 
 
 def chosen(test: Node, first: Node, second: Node) -> Node:
@@ -345,7 +353,7 @@ def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
         return None
-    body, lists = without_append(node.body, context.before)
+    body, lists, joins = without_append(node.body, context.before)
     if not all(map(values_of, body)):
         return None
     target, own = node.target, {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
@@ -357,34 +365,59 @@ def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
     if not isinstance(target, ast.Name):
         made, target = [ast.Assign([target], ast.Name("each", ast.Load())), *made], ast.Name("each")
     clones = in_tuple([f"{name}.clone()" for name in lists])
+    parts = in_tuple([f"{name}_parts" if name in joins else name for name in lists])
     text = f"""
 def step(carry, {target.id}):
     {in_tuple(names)} = carry
     return {last}, {clones}
-{in_tuple(names)}, {in_tuple(lists)} = torch._higher_order_ops.scan(step, {start}, {slices})"""
+{in_tuple(names)}, {parts} = torch._higher_order_ops.scan(step, {start}, {slices})"""
     if not names:
-        text = f"def step({target.id}):\n    return {clones}\n{in_tuple(lists)} = torch.vmap(step)({slices})"
-    inner, call = ast.parse(text).body
+        text = f"def step({target.id}):\n    return {clones}\n{parts} = torch.vmap(step)({slices})"
+    inner, *call = ast.parse("\n".join((text, *joins.values()))).body
     inner.body[-1:-1] = made  # type: ignore[attr-defined]
     after = copy.deepcopy(context.after)
     for name in lists:
         in_use = Expressions(joined(name))
         after = [in_use.visit(each) for each in after]
-    return [inner, call, *after]
+    return [inner, *call, *after]
 
 
-def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], List[str]]:
-    """Return the statements with `x = y` for the first `x.append(y)`, and these lists, empty before."""
+def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], List[str], Dict[str, str]]:
+    """Return the statements with `x = y` for the first `x.append(y)`, and these lists, empty before.
+
+    Likewise `x = y` for `x = torch.cat([x, y], dim)`, with the code that joins the parts after the loop.
+    """
     empty = {name for each in before for name, value in values_of(each) if ast.unparse(value) == "[]"}
     made: List[Node] = []
     lists: List[str] = []
+    joins: Dict[str, str] = {}
     for each in body:
         appends = isinstance(each, ast.Expr) and calls_method(each.value, "append")
-        if appends and ast.unparse(each.value.func.value) in empty.difference(lists):
+        grown = grown_by(each)
+        if grown is not None and len(re.findall(rf"\b{grown[0]}\b", "\n".join(map(ast.unparse, body)))) == 2:
+            name, piece, dim = grown
+            first, last = (dim, dim + 1) if dim >= 0 else (dim - 1, dim)
+            stacked = f"{name}_parts.movedim(0, {first}).flatten({first}, {last})"
+            joins[name] = f"{name} = torch.cat([{name}, {stacked}], {dim})"
+            lists.append(name)
+            each = ast.Assign([ast.Name(name, ast.Store())], piece)
+        elif appends and ast.unparse(each.value.func.value) in empty.difference(lists):
             lists.append(each.value.func.value.id)
             each = ast.Assign([ast.Name(lists[-1], ast.Store())], each.value.args[0])
         made.append(each)
-    return made, lists
+    return made, lists, joins
+
+
+def grown_by(node: Node) -> Optional[Tuple[str, Node, int]]:
+    """Return variable, added part and dimension of `x = torch.cat([x, part], dim)`. None for others."""
+    name, call = assigned(node), getattr(node, "value", node) or node
+    joined = call.args[:1] if calls_method(call, "cat", "concat", "concatenate") else []
+    parts = [part for each in joined for part in getattr(each, "elts", ())]
+    if len(parts) != 2 or ast.unparse(parts[0]) != name:
+        return None
+    dims = [*call.args[1:], *(each.value for each in call.keywords)]
+    text = ast.unparse(dims[0]) if dims else "0"
+    return (name, parts[1], int(text)) if re.fullmatch(r"-?\d", text) else None
 
 
 def in_tuple(parts: List[str]) -> str:
@@ -460,32 +493,16 @@ def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 @on_statement
 def without_check(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    """Drop `if i.numel() == 0: continue`, because operators also accept an empty tensor."""
-    skips = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Continue) is not None
-    return [*after] if skips else None
+    """Drop `if i.numel() == 0: continue` (or `return`), because operators also accept an empty tensor."""
+    if not isinstance(node, ast.If) or node.orelse:
+        return None
+    is_of_size = any(is_size(each) or calls_method(each, "any") for each in ast.walk(node.test))
+    return [*after] if is_of_size and isinstance(node.body[-1], (ast.Continue, ast.Return)) else None
 
 
 @on_statement
 def of_try(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [*node.body, *after] if isinstance(node, ast.Try) and not node.finalbody else None
-
-
-@in_expression
-def no_int(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `int(k.max())` of a tensor as `k.max().item()`."""
-    if not calls(node, "int", "float") or len(node.args) != 1 or is_size(node.args[0]):
-        return None
-    inner = node.args[0]
-    if calls_method(inner, "item"):
-        return inner
-    return parsed("X.item()", X=inner) if isinstance(inner, (ast.Call, ast.Name, ast.Subscript)) else None
-
-
-@in_expression
-def stacked(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `torch.tensor([x.mean(), x.max()])`."""
-    of_list = calls_method(node, "tensor", "as_tensor") and node.args and isinstance(node.args[0], ast.List)
-    return parsed("torch.stack(L)", L=node.args[0]) if of_list else None
 
 
 @in_expression
@@ -543,9 +560,19 @@ def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
     used = set(carried([], loop.body, context.after))
     parts = [_until_exit(each, used, known) for each in loop.body]
     device = f", device={context.parameters[0]}.device" if context.parameters else ""
-    start = ast.parse(f"going = torch.ones((), dtype=torch.bool{device})").body
+    start, end = [f"going = torch.ones((), dtype=torch.bool{device})"], []
+    for name, _, dim in filter(None, map(grown_by, loop.body)):
+        start.append(f"{name}_size = torch.tensor({name}.shape[{dim}]{device})")
+        end.append(CUT.format(name=name, dim=dim))
+    first, last = (ast.parse("\n".join(lines)).body for lines in (start, end))
     body = [each for part in parts for each in part]
-    return [*start, ast.For(loop.target, loop.iter, body, []), *context.after] if all(parts) else None
+    return [*first, ast.For(loop.target, loop.iter, body, []), *last, *context.after] if all(parts) else None
+
+
+CUT = """size = {name}_size.item()
+torch._check(size >= 0)
+torch._check(size <= {name}.shape[{dim}])
+{name} = {name}.narrow({dim}, 0, size)"""
 
 
 def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
@@ -557,6 +584,10 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
         test = parsed("going & ~(T)", T=Unconverted().visit(copy.deepcopy(node.test)))
         leaves = only(node.body, ast.Break) is not None and not node.orelse
         return [ast.Assign([ast.Name("going", ast.Store())], test)] if leaves else []
+    if (grown := grown_by(node)) is not None:  # what grows after the exit is cut off at the end
+        name, _, dim = grown
+        text = f"{name}_size = torch.where(going, {name}.shape[{dim}], {name}_size)"
+        return [node, *ast.parse(text).body]
     target: Any = node.target if isinstance(node, ast.AugAssign) else getattr(node, "targets", [None])[0]
     stored = [each for each in ast.walk(target) if isinstance(each, ast.Name)] if target is not None else []
     names = {each.id for each in stored if isinstance(each.ctx, ast.Store)} & used
@@ -572,22 +603,6 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
     old = ast.parse(ast.unparse(target), mode="eval").body
     value = ast.BinOp(old, node.op, node.value) if isinstance(node, ast.AugAssign) else node.value
     return [ast.Assign([target], parsed("torch.where(going, V, O)", V=value, O=old))]
-
-
-@in_expression
-def cut_table(node: Node, module: Any) -> Optional[Node]:
-    """Rewrite `x + self.table`: take as many rows of a fixed table as the input has."""
-    if not isinstance(node, ast.BinOp):
-        return None
-    for own, other, left in ((node.right, node.left, False), (node.left, node.right, True)):
-        if not isinstance(own, ast.Attribute) or ast.unparse(own.value) != "self":
-            continue
-        table = next((v for m in module.modules() if (v := getattr(m, own.attr, None)) is not None), None)
-        if getattr(table, "dim", lambda: 0)() < 1 or not isinstance(other, ast.Name):
-            continue
-        part = parsed("T[torch.arange(X.shape[0], device=X.device)]", T=own, X=other)
-        return ast.BinOp(part, node.op, other) if left else ast.BinOp(other, node.op, part)
-    return None
 
 
 _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
@@ -612,18 +627,6 @@ def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
         return new
 
     return in_expression(change)(statement, context)
-
-
-@in_expression
-def with_start(node: Node, _module: Any) -> Optional[Node]:
-    """Rewrite `x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
-
-    new = copy.deepcopy(node) if isinstance(node, ast.Subscript) else None
-    slices = [each for each in ast.walk(new) if isinstance(each, ast.Slice)] if new is not None else []
-    open_ones = [each for each in slices if each.lower is None and each.upper is not None]
-    for each in open_ones:
-        each.lower = ast.Constant(0)
-    return new if open_ones else None
 
 
 @in_expression
@@ -659,16 +662,6 @@ def one_hot(node: Node, module: Any) -> Optional[Node]:
         return None
     names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
     return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
-
-
-class DenseProducts(ast.NodeTransformer):
-    """Writes products of `torch.sparse` as products of dense matrices."""
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        self.generic_visit(node)
-        if len(node.args) == 2 and ast.unparse(node.func) in ("torch.sparse.mm", "torch.spmm"):
-            return parsed("A @ B", A=node.args[0], B=node.args[1])
-        return node
 
 
 class Padded(ast.NodeTransformer):
@@ -778,12 +771,19 @@ def only_outside(node: Node, after: List[Node]) -> Optional[List[Node]]:
 
 
 QUANTIZED = "torch.quantize_per_tensor(X, S, Z, torch.{}).dequantize()"
+ROWS = "T[torch.arange(X.shape[0], device=X.device)]"
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("padding to a multiple", ANY, of_remainder, "pad without the test"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
-    Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
+    Rewrite(
+        "check for none",
+        VALUE,
+        without_check,
+        "leave out the check",
+        "the rest is computed also if there is nothing",
+    ),
     Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
     Rewrite(
         "loop over slices",
@@ -792,7 +792,12 @@ REWRITES = [
         "compute all passes with scan, or vmap if they are alone",
     ),
     Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
-    Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
+    Rewrite(
+        "number of a tensor",
+        f"{VALUE}|item",
+        like(*((f"{kind}({old})", "X.item()") for kind in ("int", "float") for old in ("X.item()", "X"))),
+        "take the number with .item()",
+    ),
     Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
     Rewrite(
         "early exit",
@@ -802,12 +807,27 @@ REWRITES = [
         "all passes are computed",
         of=ast.For,
     ),
-    Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
-    Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
+    Rewrite(
+        "one-hot",
+        f"{VALUE}|one_hot",
+        one_hot,
+        "give the number of classes",
+        "all classes get a column, also those above the largest one of a batch",
+        exact=False,
+    ),
+    Rewrite(
+        "tensor of tensors",
+        f"not allocated yet|{VALUE}",
+        like(("torch.tensor(L)", "torch.stack(L)"), ("torch.as_tensor(L)", "torch.stack(L)")),
+        "join with torch.stack",
+    ),
     Rewrite(
         "fixed table",
         SIZE,
-        cut_table,
+        like(
+            *((f"X {op} self.T", f"X {op} {ROWS}") for op in "+-*"),
+            *((f"self.T {op} X", f"{ROWS} {op} X") for op in "+-*"),
+        ),
         "take as many rows as the input has",
         "an input with more rows than the table fails. The table needs enough rows for the largest input",
     ),
@@ -856,7 +876,13 @@ REWRITES = [
         "write the line only outside of the export",
         "a package writes no such line",
     ),
-    Rewrite("open slice", "None. was not declared", with_start, "write the start", "", "compile"),
+    Rewrite(
+        "open slice",
+        "None. was not declared",  # the generated code lacks the start of x[:n] (2.8-2.15)
+        like(*((f"X[{part}:K]", f"X[{part}0:K]") for part in ("", ":, ", ":, :, ", "..., "))),
+        "write the start",
+        stage="compile",
+    ),
     Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
     Rewrite(
         "named result",
