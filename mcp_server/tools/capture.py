@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -64,62 +65,88 @@ async def capture(
     the script is missing, or for an interpreter without torch.
     """
     directory = context.fresh("capture")
-    argv = workload_argv(context, workload)
-    asked = {**workload.env, **(env or {})}
-    if until_stalled:
-        asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
-    command = Command(
-        argv=argv,
-        cwd=workload.cwd or Path.cwd(),
-        env={CAP_VARIABLE: str(cap), **asked, **hook_environment(directory, asked)},
-        timeout_s=workload.timeout_s,
-        gpus=gpus,
-        stalled=_watcher(directory) if until_stalled else None,
-    )
-    finished = await context.run_in(directory, command, runs=1)
+    command = _command(context, workload, directory, env or {}, until_stalled)
+    finished = await context.run_in(directory, replace(command, gpus=gpus), runs=1)
     if finished.ending == "not_started":
-        raise ProblemError(finished.note, value=list(argv))
-    if not finished.ok and isinstance(workload, ScriptWorkload):
-        text = finished.stderr.read_bytes()[-TAIL_BYTES:] if finished.stderr.exists() else b""
-        if b"No module named 'torch'" in text:
-            raise ProblemError(
-                "torch cannot be imported (No module named 'torch')",
-                value=str(context.python_for(workload)),
-                next_call=interpreter_help(),
-            )
+        raise ProblemError(finished.note, value=list(command.argv))
+    if isinstance(workload, ScriptWorkload):
+        _check_torch(finished, context.python_for(workload))
     rank = read_launcher_output(finished, context.launcher).first
-    seen = read_capture(directory)
-    if rank is not None and any(process.rank == rank.rank for process in seen.processes):
-        # Keep what the processes of this rank did, and those without a rank.
-        pids = {process.pid for process in seen.processes if process.rank in ("", rank.rank)}
-        kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
-        seen = seen.model_copy(update=kept)
+    seen = _of_rank(read_capture(directory), rank)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
-    notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
     phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
-    notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
-    if not all(phase.configs_exact for phase in seen.compiles):
-        notes.append("not every option of the compile could be recorded: a compile by us may differ from it")
-    if not seen.processes and _isolated(argv):
-        notes.append("Python was started isolated (-I, -E or -S), where the hook is not loaded")
-    elif not seen.processes:
-        notes.append("no Python process compiled, loaded or called a package through torch's Python API")
     # The mtime of this file marks the start of the program, also in a resumed job.
     started = (directory / "site" / "sitecustomize.py").stat().st_mtime + finished.waited_s
     last = max((phase.t + (phase.seconds or 0.0) for phase in phases), default=started)
     checks = seen.assertions
     if finished.returncode == 0:  # then a SystemExit was not a failed comparison
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
+    isolated = _isolated(command.argv)
     return Capture(
         **{**dict(seen), "assertions": checks},
         finished=finished,
         directory=directory,
         rank=rank,
-        notes=notes,
-        isolated=_isolated(argv),
+        notes=[*_notes(seen, isolated)],
+        isolated=isolated,
         quiet_s=max(0.0, started + finished.wall_s - last),
     )
+
+
+def _command(
+    context: Context,
+    workload: ScriptWorkload | CommandWorkload,
+    directory: Path,
+    env: Mapping[str, str],
+    until_stalled: bool,
+) -> Command:
+    """Return the command that runs `workload` under the hook."""
+    argv = workload_argv(context, workload)
+    asked = {**workload.env, **env}
+    if until_stalled:
+        asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
+    cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
+    return Command(
+        argv=argv,
+        cwd=workload.cwd or Path.cwd(),
+        env={CAP_VARIABLE: str(cap), **asked, **hook_environment(directory, asked)},
+        timeout_s=workload.timeout_s,
+        stalled=_watcher(directory) if until_stalled else None,
+    )
+
+
+def _check_torch(finished: Finished, python: Path) -> None:
+    """Raise `ProblemError` if the script failed because its interpreter has no torch."""
+    if finished.ok or not finished.stderr.exists():
+        return
+    if b"No module named 'torch'" in finished.stderr.read_bytes()[-TAIL_BYTES:]:
+        raise ProblemError(
+            "torch cannot be imported (No module named 'torch')",
+            value=str(python),
+            next_call=interpreter_help(),
+        )
+
+
+def _of_rank(seen: Captured, rank: RankEnd | None) -> Captured:
+    """Keep what the processes of the failed rank did, and those without a rank."""
+    if rank is None or all(process.rank != rank.rank for process in seen.processes):
+        return seen
+    pids = {process.pid for process in seen.processes if process.rank in ("", rank.rank)}
+    kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
+    return seen.model_copy(update=kept)
+
+
+def _notes(seen: Captured, isolated: bool) -> Iterator[str]:
+    """Say what the hook could not keep, and why it may have seen nothing."""
+    yield from (f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures)
+    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
+    yield from sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    if not all(phase.configs_exact for phase in seen.compiles):
+        yield "not every option of the compile could be recorded: a compile by us may differ from it"
+    if not seen.processes and isolated:
+        yield "Python was started isolated (-I, -E or -S), where the hook is not loaded"
+    elif not seen.processes:
+        yield "no Python process compiled, loaded or called a package through torch's Python API"
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
