@@ -302,57 +302,68 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 
 def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> Fix | None:
     """What to change in the model or the inputs. The tried change only confirms the cause."""
+    found = _of_model(origin, case)
+    if found is not None:
+        return found
+    tried = case.trials.get(change.key) if change is not None else None
+    clean = change is not None and bool(change.action) and (tried is None or not tried.side_effects)
+    if change is not None and clean and change.kind is Kind.INPUT:
+        return Fix(text=change.action)
+    if (change is None or clean) and origin.operation is not None and _without_value(origin.operation):
+        return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
+    if change is not None and clean:
+        return Fix(text=change.action, before=change.before_code, after=change.after_code)
+    if change is None or not change.changes:
+        return None
+    if origin.condition is None:
+        masked = any(each.value in ("True", "False") for each in origin.elements)
+        return Fix(text=OPEN_MASK) if masked and not origin.written else None
+    return _past_the_end(origin, origin.condition) or _of_values(origin, origin.condition, change, case)
+
+
+def _of_model(origin: Origin, case: DiagnosisState) -> Fix | None:
+    """The fix that the origin itself names: a table, a type, a constant or the line of the index."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
     if origin.advice:
         return Fix(text=origin.advice)
     if origin.narrow:
         return Fix(text=f"compute the index in 64 bits: convert what is {origin.narrow} with .long() first")
-    condition = origin.condition
     if constants := _constants(origin):
         chosen = _selector(origin)
         also = f", or keep values such as {chosen}, which select it, out of the call" if chosen else ""
         return Fix(text=f"correct {constants[0].text()} where the model gets it, then compile again{also}")
     if case.origin_fix is not None:
         text = f"correct how {where} computes the index: it must be in {origin.allowed}"
-        if origin.of_model == OPEN_END and condition is not None:
-            valid = f"{condition.label} {_limit(condition)[0]}"
+        if origin.of_model == OPEN_END and origin.condition is not None:
+            valid = f"{origin.condition.label} {_limit(origin.condition)[0]}"
             text += f"; if only {valid} is valid, reject other values where they are produced"
         return Fix(text=text)
-    if origin.overflow is not None and origin.overflow.bound is None:
-        return Fix(text=TOO_LARGE)
-    tried = case.trials.get(change.key) if change is not None else None
-    if change is not None and change.action and (tried is None or not tried.side_effects):
-        if change.kind is Kind.INPUT:
-            return Fix(text=change.action)
-        if origin.operation is not None and _without_value(origin.operation):
-            return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
-        return Fix(text=change.action, before=change.before_code, after=change.after_code)
-    if change is None and origin.operation is not None and _without_value(origin.operation):
-        return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
-    if change is None or not change.changes:
-        return None
-    if condition is None:
-        masked = any(each.value in ("True", "False") for each in origin.elements)
-        return Fix(text=OPEN_MASK) if masked and not origin.written else None
+    too_large = origin.overflow is not None and origin.overflow.bound is None
+    return Fix(text=TOO_LARGE) if too_large else None
+
+
+def _past_the_end(origin: Origin, condition: Condition) -> Fix | None:
+    """The fix of a comparison that includes the end: `<` in place of `<=`."""
     only = condition.low if condition.low == condition.high else None
-    if only is not None and f"<= {only:g}" in origin.expression:
-        return Fix(
-            text=f"compare with `< {only:g}` in place of `<= {only:g}` in the model: the index that belongs "
-            f"to {only:g} is past the end"
-        )
+    if only is None or f"<= {only:g}" not in origin.expression:
+        return None
+    return Fix(
+        text=f"compare with `< {only:g}` in place of `<= {only:g}` in the model: the index that belongs "
+        f"to {only:g} is past the end"
+    )
+
+
+def _of_values(
+    origin: Origin, condition: Condition, change: Intervention, case: DiagnosisState
+) -> Fix | None:
+    """Keep the values of an input within their limit. None if the model computes the limited value."""
     if all(each.label != condition.label for each in _inputs(origin)):
-        return None  # the condition is on a value that the model computes
+        return None
     limit, passes = _limit(condition)
     places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
     kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
-    text = f"keep {', '.join(kept)} {limit} where it is produced"
-    if origin.operation is not None:
-        text += f"; if other values are valid, {origin.operation.action} in the model"
-    elif origin.of_model:
-        text += "; if other values are valid, limit the index in the model"
-    elif table := _table(case) if origin.result == "index" else "":
-        text += f"; if such ids are real, {table} has too few rows: compare with the ids of the data"
+    text = f"keep {', '.join(kept)} {limit} where it is produced{_or_else(origin, case)}"
     # In sigmoid(x) * log(y), the limit of y does not depend on x.
     alone = origin.operation is not None and condition.label in origin.operation.code
     others = [each for each in origin.operands if not (alone or each.label.startswith(condition.label))]
@@ -362,6 +373,18 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         return Fix(text=text)
     check = f"not ({condition.label} {passes}).all()"
     return Fix(text=text, after=rejecting(check, f"{condition.label} must be {limit}"))
+
+
+def _or_else(origin: Origin, case: DiagnosisState) -> str:
+    """What to change instead if the values beyond the limit are valid."""
+    if origin.operation is not None:
+        return f"; if other values are valid, {origin.operation.action} in the model"
+    if origin.of_model:
+        return "; if other values are valid, limit the index in the model"
+    table = _table(case) if origin.result == "index" else ""
+    return (
+        f"; if such ids are real, {table} has too few rows: compare with the ids of the data" if table else ""
+    )
 
 
 def _table(case: DiagnosisState) -> str:
