@@ -243,6 +243,8 @@ class _Indexed:
             if most <= high or self.shift is None:
                 return reject
             rows = most - self.shift + 1
+            if most == high + 1:  # ids that count from 1, or one that was forgotten
+                return f"if {most} is a real id, give {self.name} {rows} rows; otherwise {reject}"
             return f"{reject}; if the training data has the id {most}, {self.name} needs at least {rows} rows"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
