@@ -85,6 +85,19 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     assert (name in found) == told
 
 
+def test_a_weight_that_makes_values_overflow_is_tried_smaller(zoo: ZooPackage) -> None:
+    """It is far larger than the others. Its outputs are not finite, so no expected ones are needed."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called(nan=1))
+    assert case.package is not None
+    large, usual = (replace(case.package.constants[0], fqn=name) for name in ("gate.weight", "out.weight"))
+    case.constants_read = tuple(
+        ConstantValues(each, Path("0.bin"), 8, 0, size) for each, size in ((large, 3e4), (usual, 1.0))
+    )
+    (found,) = by("constants.detect", case)
+    assert found.guilty.name == "gate.weight" and found.intervention is not None
+
+
 def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage) -> None:
     """Weights are first exchanged in every layer, like a renaming. Those that helped are named."""
     case = package_case(zoo("ranker"))

@@ -154,10 +154,10 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
-        elif not case.plain_diverges:
+        elif not (case.plain_diverges or case.outputs_nonfinite):
             continue
         elif each.zeros == each.elements:
-            if _odd_as_zero(each, read):
+            if case.plain_diverges and _odd_as_zero(each, read):
                 yield _of_package(each, "only zeros", [], case)
         elif each.largest > LARGE and each.largest > LARGE * usual:
             power = round(log10(each.largest / max(usual, 1e-3)))
