@@ -231,9 +231,11 @@ def _whose_outputs(case: DiagnosisState) -> str:
     return f"the outputs of call {call.number} of {call.of}" if call and call.of > 1 else "its outputs"
 
 
-def _as_expected(run: RunSeen) -> str:
-    """Say that the outputs are right, and how far they are from the expected ones."""
-    compared = run.last(ComparedExpected)
+def _as_expected(run: RunSeen, case: DiagnosisState) -> str:
+    """Say that the outputs are right, of which call, and how far they are from the expected ones."""
+    compared, call = run.last(ComparedExpected), call_of(case)
+    if call is not None and call.of > 1:
+        return f"Only call {call.number} of {call.of} was checked: its outputs are as expected."
     if compared is None or not compared.given:
         return "The outputs are as expected."
     furthest = max(compared.outputs, key=lambda each: each.by or 0.0, default=None)
@@ -275,13 +277,17 @@ def health_summary(case: DiagnosisState) -> str:
     if case.otherwise_alone is not None:
         sentences[0] += " Repeated without the program's earlier calls, the call returns different numbers."
     if case.plain_run is not None and case.plain_run.as_expected:
-        return f"{sentences[0]} {_as_expected(case.plain_run)}"
+        return f"{sentences[0]} {_as_expected(case.plain_run, case)}"
     if case.nan_written:
         sentences.append(f"{capitalized(case.nan_written)}.")
     if case.outputs_nan and not case.nan_asked:
         sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
     if compared(case):
-        agrees = ["Its outputs match those of the exported program."] if case.equals_eager else []
+        whose = capitalized(_whose_outputs(case))
+        agrees = [f"{whose} match those of the exported program."] if case.equals_eager else []
+        if agrees and case.symptom.seen == "wrong-output":
+            shows = f"only the correct outputs ({argument('expect')}) can show"
+            agrees.append(f"So the compiler is not at fault; whether the model is right, {shows}.")
         return " ".join(sentences[:1] + agrees + sentences[1:])
     # Say what is known of outputs without a reference, and what cannot be known.
     if case.differs_in("second"):

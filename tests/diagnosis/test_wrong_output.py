@@ -14,7 +14,7 @@ from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import conclude, confidence, ranked
+from mcp_server.diagnosis.verdict import conclude, confidence, health_summary, ranked
 from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.runtime.context import decode
@@ -224,3 +224,14 @@ def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str)
     found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
     assert (found.outcome, found.confidence) == ("no_fault", "proven"), found.summary
     assert found.fix is not None and found.fix.after == CASTS
+
+
+def test_a_verdict_says_which_of_several_calls_was_checked(zoo: ZooPackage) -> None:
+    """The outputs of one call are compared with the expected ones, so nothing is said of the others."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called(), {"event": "checked_outputs", "status": 0})
+    calls = [phase(number, load=1, thread=1, file="call.pt") for number in (1, 2, 3)]
+    case.capture = capture(calls=calls)
+    assert "Only call 3 of 3 was checked: its outputs are as expected." in health_summary(case)
+    case.capture = capture(calls=calls[-1:])
+    assert "The outputs are as expected." in health_summary(case)
