@@ -113,7 +113,7 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
 )
 
-# It makes C stdio unbuffered as well, so that the value printer's printf lines survive a crash (torch 2.13).
+# Also unbuffers C stdio, so that the value printer's printf lines survive a crash (torch 2.13).
 ALWAYS: Mapping[str, str] = {"PYTHONUNBUFFERED": "1"}
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH|JWT|COOKIE", re.IGNORECASE)

@@ -165,10 +165,11 @@ def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] 
 
 
 def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
-    """Return the name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects, or the entry if ambiguous.
+    """Return the name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects.
 
-    An entry is an index or the beginning of a UUID. Indices follow the PCI bus order of `nvidia-smi`. CUDA's
-    default order can differ on a machine with different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    If it selects no known GPU, or several, return the entry itself. An entry is an index or the beginning of
+    a UUID. Indices follow the PCI bus order of `nvidia-smi`. CUDA's default order can differ on a machine
+    with different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     names = {part: part for gpu in known for part in gpu.parts}
     names |= {each: gpu.name for gpu in known for each in (gpu.uuid, str(gpu.index))}
@@ -235,7 +236,7 @@ class Clock:
         return max(self.ends_s - self.worked_s, 1.0)
 
     def spare(self, seconds: float) -> float:
-        """Stop counting the last `seconds`, in which a child built. Return how many `allowance_s` covers."""
+        """Do not count the last `seconds` of a build. Return how many of them `allowance_s` covers."""
         now = time.monotonic()
         granted = min(seconds, self.allowance_s - self.spared_s)
         fresh = min(granted, now - self._spared_at)  # another child may have built at the same time

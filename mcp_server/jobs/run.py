@@ -74,7 +74,7 @@ TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
 STALL_POLL_S = 3.0  # seconds between checks whether a child has stalled
 BUILD_POLL_S = 2.0  # seconds between checks whether a child builds
-BUSY = 0.02  # a build that makes progress uses this share of one processor, unless none is free
+BUSY = 0.02  # a build that makes progress uses more of one processor than this share, or waits for one
 IDLE_S = 10.0  # a build that used no processor time for so long waits for something
 TELL_S = 8.0  # seconds between two messages that a child still runs
 STACKS_S = 1.0  # seconds for a process to print its stacks
@@ -219,7 +219,7 @@ async def _wait_for_end_or_stall(
 
 READY = b"ready "  # followed by the process id
 READY_BYTES = 64
-PYTHON_WORDS = 2  # `PYTHON -u`: the fork already runs Python, and needs only the words after it
+PYTHON_WORDS = 2  # `PYTHON -u`: the fork already runs Python, and needs only the words after these
 
 
 class ForkServer:

@@ -43,8 +43,8 @@ DEVICES = Path("/dev")
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
     """Return the GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
-    A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU: any
-    /dev/nvidiaN, because a container may have only /dev/nvidia2.
+    A workload whose device is unknown (None) leases a GPU only if the machine has one. Any /dev/nvidiaN
+    counts, because a container may have only /dev/nvidia2.
     """
     if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
         return None
@@ -276,7 +276,7 @@ class Context:
         return finished
 
     def _announce(self, words: str) -> str:
-        """Report and return the line of a step. A child with the same words, or none, continues the step."""
+        """Report and return the line of a step. A child whose words are equal or empty continues it."""
         if words and not self.step.endswith(f": {words}"):
             self.announced += 1
             self.step = f"step {self.announced}: {words}"

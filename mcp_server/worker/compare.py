@@ -83,14 +83,14 @@ def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> lis
 
 
 def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> bool:
-    """Whether all outputs equal the expected ones. Dtypes may differ, since wider operators change them."""
+    """Whether all outputs equal the expected ones. Dtypes may differ, as after a computation in 64 bits."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     alike = (want.shape == got.shape and not bool(_differs(got, want, limits).any()) for want, got in pairs)
     return len(expected) == len(actual) and all(alike)
 
 
 def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
-    """Return masks of faulty elements: NaN, infinities if `infinities`, and those not as expected."""
+    """Return masks of faulty elements: unexpected NaN (and infinities, if `infinities`) and wrong values."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -251,7 +251,7 @@ def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
 
 
 NEAR = 8.0
-SUMMED_EPS = 2.0**-23  # of float32: no kernel sums in less
+SUMMED_EPS = 2.0**-23  # eps of float32: no kernel sums in a narrower dtype
 ROUNDINGS = 16.0
 GROWTH = 2.0  # the rounding error of a sum of K numbers grows by this factor times sqrt(K)
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices

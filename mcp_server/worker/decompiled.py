@@ -110,7 +110,7 @@ class LaunchByLaunch:
     def made_alone(self, launch: LaunchAlone, given: Copied, prepared: Prepared) -> Tensors:
         """Evaluate the launch. Return its new tensors, and the inputs that it changed.
 
-        The program omits in-place writes that nothing reads later.
+        In-place writes that nothing reads later are missing, because the program omits them.
         """
         ready = given(prepared)
         missing = [place[0] for place in launch["takes"].values() if tuple(place) not in ready]
@@ -346,7 +346,7 @@ def operate_schemas(request: SchemasRequest, report: Report) -> None:
 
 
 def overload_of(shim: str) -> Optional[tuple[str, str]]:
-    """Split a shim into operator and overload at one of its underscores. Names contain some, too."""
+    """Split a shim into operator and overload at one of its underscores. None if there is none."""
     places = [at for at, letter in enumerate(shim) if letter == "_"]
     for at in [len(shim), *reversed(places)]:
         name, overload = shim[:at], shim[at + 1 :] or "default"

@@ -45,7 +45,7 @@ def expectations(
 ) -> Expectations:
     """Return the values in eager mode, in float64, and in `rounded` runs with random roundings.
 
-    Only eager values if the program cannot run in float64 or is too slow for many runs.
+    Return only eager values if the program cannot run in float64 or is too slow for many runs.
     """
     report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)

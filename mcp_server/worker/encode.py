@@ -101,7 +101,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """Return the user's frames as JSON, innermost first. It is cached: to read source lines takes time."""
+    """Return the user's frames as JSON, innermost first. Cached, because reading source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 

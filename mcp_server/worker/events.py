@@ -334,8 +334,8 @@ class CallFacts(Event, event="intervened", frozen=True):
 
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned`: the
     call left the CUDA context unusable. `mutated` are inputs that the call changed in place. `constants` are
-    the fewest that cure the call if an update gives or omits them; `bad_places` has the index of the first
-    non-finite element of each, empty if there is none.
+    the fewest that cure the call if an update gives or omits them, or those exchanged. `bad_places` has the
+    index of the first non-finite element of each, empty if there is none.
     """
 
     label: str

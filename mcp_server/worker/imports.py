@@ -136,7 +136,7 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
     """Yield reasons why a call of `function` would run the program."""
-    if isinstance(function, ast.Call):  # a decorator with arguments, which `called` yields as a call, too
+    if isinstance(function, ast.Call):  # a decorator with arguments: `called` also yields the function in it
         return
     name = names.full(function)
     last = function.attr if isinstance(function, ast.Attribute) else name

@@ -402,7 +402,8 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
 def _is_int32(tensor: torch.Tensor, part: InputSlice) -> bool:
     """Whether the memory of an int64 tensor has allowed values only if it is read as int32.
 
-    So many int32 values fill only half of the memory, so that only the first half of the elements counts.
+    As many int32 values as the tensor has elements fill half of its memory. Most int64 elements in that half
+    must be out of range.
     """
     half = tensor.contiguous().view(-1)[: tensor.numel() // 2]
     if tensor.dtype != torch.int64 or not half.numel():

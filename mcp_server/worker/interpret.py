@@ -56,7 +56,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event(events.Interpreted(watcher.count, leaf_facts(result)))
     forms = _forms(watcher, request)
-    # The user's check may have compared these outputs.
+    # With these, the user's check may have compared the outputs.
     checked = expectation(request.get("expect")) if forms or request.get("package") else None
     if checked is not None:
         _compare_forms(forms, only_tensors(result), checked, request, report)
@@ -500,7 +500,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
 
 
 def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
-    """Return the first element that does not fit its dtype, and their `count`. None if all fit."""
+    """Return the first element that does not fit its dtype, with the `count` of all. None if all fit."""
     if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None
     bad = result.to(wide.dtype) != wide

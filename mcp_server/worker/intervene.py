@@ -72,7 +72,7 @@ class Caller:
     _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
-        """Make a call of the plan with its changes and options. If its last step is an update, do that.
+        """Make a call of the plan with its changes and options. If the last step is an update, only apply it.
 
         Raise what the call raises.
         """
@@ -307,7 +307,10 @@ class Trial:
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Optional[Search]:
-        """Return a search. None with options, a check, earlier calls, or after a failed call on a GPU."""
+        """Return a search for the fewest changed elements.
+
+        None if the call has options, a check or earlier calls, or if the unchanged call failed on a GPU.
+        """
         caller, made, steps = self.caller, self._made, self.request.get("steps", [])
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
         if made is None or self.request.get("check") or planned.get("options") or stateful or not made.leaves:

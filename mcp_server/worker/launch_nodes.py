@@ -98,7 +98,7 @@ class ProgramGraph:
     ) -> Iterator[Stored]:
         """Yield the known values that a launch may store. `read` are the constants that it reads.
 
-        If the launch reads the bias of a product, it does not store the product without it.
+        If the launch reads the bias of a product, it does not store the product without its bias.
         """
         for name in sorted(self.nodes.get(launch, ())):
             node = self.by_name.get(name)

@@ -47,7 +47,7 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
 
     `load_package` (torch/_inductor/package/package.py, 2.8-2.15) would probe the CPU's ISA (tens of seconds
     on some machines), and hide the first error behind a second attempt. Neither of the two loads weights in
-    files next to the .so, without which a call is a segmentation fault. With `weights`, this function does.
+    files next to the .so, and a call without them crashes. With `weights`, this function loads them.
     """
     package = request["package"]
     if not os.path.exists(package):
@@ -131,7 +131,7 @@ def given_constants(step: Step) -> dict[str, torch.Tensor]:
     return dict(load_file(step["file"]))
 
 
-FULL_UPDATE = 1  # position of the argument with which an update must give every constant
+FULL_UPDATE = 1  # place of `check_full_update` among the arguments after the constants
 
 
 def update_package(
@@ -337,7 +337,7 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
         raise Refused("compiling a Triton kernel needs the GPU that it is for", kernel)
     from torch._inductor import config
 
-    config.use_static_cuda_launcher = False  # which keeps no binary (torch/_inductor/runtime, 2.8-2.15)
+    config.use_static_cuda_launcher = False  # it does not keep the cubin (torch/_inductor/runtime, 2.8-2.15)
     report.phase("compiling_kernel", kernel)
     before = _compiled(request["original"], kernel, "aoti_debug_original")
     chosen, by = _chosen(before, request)

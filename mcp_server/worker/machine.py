@@ -56,7 +56,7 @@ def _triton_version() -> Optional[str]:
 
 
 def _initialise_cuda() -> tuple[str, Optional[int]]:
-    """Return why CUDA is not available, "" if it is, and the driver's version."""
+    """Return why CUDA is not available ("" if it is), and the version of its driver, if known."""
     import torch
 
     driver = ctypes.c_int()
@@ -72,7 +72,7 @@ def _initialise_cuda() -> tuple[str, Optional[int]]:
 
 
 def headers() -> dict[str, object]:
-    """Return the existing directories `include` and `cuda_include`, in search order."""
+    """Return torch's version and the existing directories of headers, in search order; or an error."""
     torch, triton, nvidia = (_package_directory(name) for name in ("torch", "triton", "nvidia"))
     if torch is None:
         return {"error": "torch is not installed in " + sys.executable}
@@ -81,8 +81,8 @@ def headers() -> dict[str, object]:
     include = os.path.join(torch, "include")
     api = os.path.join(include, "torch", "csrc", "api", "include")
     own = [include, api, sysconfig.get_paths()["include"]]
-    # Toolkits of the machine come first, because pip packages (nvidia-cuda-runtime) often lack headers. For
-    # CUDA 13, all are in the directory `cu13`; for CUDA 12, each component has one. Triton contains a copy.
+    # Toolkits of the machine come first, because pip packages (nvidia-cuda-runtime) often lack headers. The
+    # packages of CUDA 13 share the folder `cu13`; those of CUDA 12 have one each. Triton has some headers.
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
     cuda = [os.path.join(root, "include") for root in roots if root]
     parts = sorted(name for name in os.listdir(nvidia) if name.startswith("cu")) if nvidia else []

@@ -28,11 +28,12 @@ PACKAGE = "_aoti_debug_worker"
 class Operation(NamedTuple):
     """An operation of the worker. `function` is `module.name`; it is called with (request, report).
 
-    `loads`: it loads a package, and compiles nothing. `leases`: it may use a GPU. `forks`: it can run in a
-    fork of a process that has imported torch. `probe` cannot, because it describes a fresh interpreter, nor
-    can `compile`, whose compiler processes depend on how they were started. `left_at_once`: it ends with
-    `os._exit`, because its results are in files by then and a normal exit takes 0.3 s of processor time, or
-    0.5 s in a fork, which copies each page that it touches.
+    `runs` and `compiles`: how the cost counts it. `loads`: it loads a package, and compiles nothing.
+    `leases`: it may use a GPU. `forks`: it can run in a fork of a process that has imported torch. `probe`
+    cannot, because it describes a fresh interpreter, nor can `compile`, whose compiler processes depend on
+    how they were started. `left_at_once`: it ends with `os._exit`, because its results are in files by then
+    and a normal exit takes 0.3 s of processor time, or 0.5 s in a fork, which copies each page that it
+    touches.
     """
 
     function: str

@@ -36,7 +36,7 @@ from .report import Refused, Report
 from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
 MAX_EVENTS = 100_000
-SAVE_BYTES = 4 << 30  # bytes of all tensors saved in one observation
+SAVE_BYTES = 4 << 30  # limit of all tensors saved in one observation, in bytes
 
 
 def operate(request: ObserveRequest, report: Report) -> None:
@@ -52,7 +52,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
-MOST_TURNS = 100_000  # saved tensors of one name
+MOST_TURNS = 100_000  # limit of saved tensors of one name
 LONGEST = {"kernel": 120, "name": 60}  # characters, because a file name may have 255 bytes
 
 # Names of dtypes in safetensors.

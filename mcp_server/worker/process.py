@@ -62,7 +62,8 @@ def headroom() -> tuple[Optional[int], str]:
 def limited(left: Optional[int]) -> Iterator[None]:
     """Let the body map at most `left` more bytes. Start torch's threads before, as earlier calls do.
 
-    Set RLIMIT_AS in place of RLIMIT_DATA, too: what a call maps is private and writable, and counts in both.
+    Set RLIMIT_AS even if RLIMIT_DATA was the limit: memory that a call maps is private and writable, and
+    counts for both.
     """
     if left is None:
         yield

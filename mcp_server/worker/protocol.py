@@ -437,7 +437,7 @@ class RecompileRequest(Request, total=False):
 class InputSlice:
     """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high].
 
-    If `end` is None, they go on to the end. With `unlike`, any other number is allowed.
+    If `end` is None, they go on to the end. With `unlike`, every number but this is allowed.
     """
 
     input: int

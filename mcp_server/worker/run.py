@@ -25,7 +25,7 @@ from .tensors import layout, leaf_facts, only_tensors
 
 EXPECTATION = "a file of torch.save with one tensor for each output"
 CHECK_LIMIT_S = 120.0  # seconds for one run of the check command
-TEXT_LIMIT = 2000  # bytes of the command's output
+TEXT_LIMIT = 2000  # bytes kept of the command's output
 
 
 def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:

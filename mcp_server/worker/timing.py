@@ -197,7 +197,7 @@ def timed(call: Callable[[], Any], often: int) -> Took:
 
 
 def launches(request: TimingRequest, call: Callable[[], Any], report: Report) -> None:
-    """Time each kernel and operator of the package, before which the forwarders were loaded."""
+    """Time each kernel and operator of the package. The forwarders were loaded before the package."""
     library = ctypes.CDLL(request["forwarders"])
     count = ctypes.c_int.in_dll(library, "aoti_debug_count").value
     times = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_ns")
@@ -310,7 +310,7 @@ def _own(frames: list[Any]) -> list[Any]:
     return [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
 
 
-MOST_MODULES = 8  # least passes of a loop for each module that they use
+MOST_MODULES = 8  # a loop with fewer passes for each module that they use does not count
 
 
 @lru_cache(maxsize=None)
@@ -344,8 +344,8 @@ def _time_calls(owner: Any, name: str, seconds: list[float]) -> None:
     setattr(owner, name, timed)
 
 
-MOST_BYTES = 1 << 30  # bytes of all precomputed values
-PLACES = 4096  # elements; it costs nothing to compute fewer in each call
+MOST_BYTES = 1 << 30  # limit of all precomputed values together, in bytes
+PLACES = 4096  # elements; smaller values are computed in each call, which is cheap
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -622,7 +622,7 @@ def _called(program: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
-    """Return (negative dimension, first, end) of a select, or of a slice of at most half. Else None."""
+    """Return (negative dimension, first, end) of a select, or a slice that keeps at most half. Else None."""
     name, args = getattr(use.target, "_opname", ""), use.args
     if name not in ("select", "slice") or len(args) < 3 or not isinstance(args[2], int):
         return None
@@ -635,7 +635,7 @@ def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
 
 
 def _rows_of(node: Any, dim: int) -> list[Any]:
-    """List the arguments from whose row `i` along `dim`, alone, row `i` of the result is computed."""
+    """List the arguments of which row `i` along `dim` suffices for row `i` of the result."""
     name, shape = getattr(node.target, "_opname", ""), node.meta["val"].shape
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         nodes = (each for each in node.args if isinstance(each, torch.fx.Node))

@@ -135,7 +135,7 @@ def _end(dim: Any, bound: str, default: int) -> int:
 
 
 def _even(least: int, size: int) -> int:
-    """Return the least multiple of 8, 4, 2 or 1 that is not below `least`, if it is below `size`."""
+    """Return the first multiple of 8 from `least` on, if it is below `size`. If not, try 4, 2 and 1."""
     found = (-(-least // step) * step for step in (8, 4, 2, 1))
     return next((each for each in found if each < size), size)
 
@@ -170,9 +170,9 @@ def attempts(
 
 @contextlib.contextmanager
 def _put_back(failing: Failing) -> Iterator[State]:
-    """Run the body with the Python state from before the export, which may have left fake tensors in it.
+    """Restore the Python state from before the export, which may have left fake tensors in the module.
 
-    Afterwards, restore the state of the module and of the random numbers. Meanwhile, torch logs nothing.
+    After the body, restore the state of the module and of the random numbers. Meanwhile, torch logs nothing.
     """
     state, begun = state_of(failing.module), failing.begun
     random = torch.get_rng_state()
@@ -198,7 +198,7 @@ class Trying:
 
 
 def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
-    """Try each change until one passes. If a change gets past its line, also try changes of the next line."""
+    """Try each change until one passes. If the failure moves to another line, also change that line."""
     for change in itertools.islice(found, MOST):
         if spent() > trying.until or time_left() <= 0:
             return
@@ -291,7 +291,7 @@ def _without_trace_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep torch's messages about the attempts out of the program's log, in which its error is looked up."""
+    """Silence torch's log and warnings, because aoti-debug looks for the program's own error there."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     found = [each for name in names for each in logging.getLogger(name).handlers]
     streams = [each for each in found if isinstance(each, logging.StreamHandler)]
@@ -301,7 +301,7 @@ def silent() -> Iterator[None]:
 
 
 def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
-    """Return the place of a frame of the draft export's report, found by line and code. None if unknown."""
+    """Find the model's line for a frame of the draft export's report, by number and code. None if unknown."""
     for *_, function in reachable(failing.module):
         place = (function.__code__.co_filename, int(frame.get("line") or 0))
         code = linecache.getline(*place).strip()
@@ -346,7 +346,7 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
             with torch.set_grad_enabled(derives(failing)):
                 yield step, [each.detach() for each in _tensors(_eager(failing, step))]
         except Exception:
-            continue  # eager mode rejects this size
+            continue
 
 
 def _tensors(tree: Any) -> List[torch.Tensor]:
@@ -393,7 +393,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
 
 
 def time_left() -> float:
-    """Return the seconds until the program's time limit is near, at which it would be ended silently."""
+    """Return the seconds until AOTI_DEBUG_UNTIL, which is before the time limit. Infinite if it is unset."""
     return float(os.environ.get("AOTI_DEBUG_UNTIL") or "inf") - time.time()
 
 
@@ -631,7 +631,7 @@ CALLS = 3  # calls that are made to see the effect of state
 
 
 def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
-    """Return the (module, attribute) of Python state that a call in eager mode changes. Put it back."""
+    """List (module, attribute) of Python values and parameters that an eager call changes. Restore them."""
     weights = dict(failing.module.named_parameters())
     with _put_back(failing), torch.no_grad():
         before, versions = python_state(failing.module), list(map(version_of, weights.values()))
@@ -645,8 +645,8 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
 def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], List[Any]]:
     """Return attributes that forward may change but a package cannot: their parts by (module, attribute).
 
-    Each part is (value or id, version of a tensor, the object itself), which keeps the object alive so that
-    no new one gets its id.
+    Each part is (value or id, version count of a tensor, object). The object is kept alive so that no other
+    object gets its id.
     """
     found: Dict[Tuple[str, str], List[Any]] = {}
     for path, each in module.named_modules():
@@ -672,8 +672,8 @@ def _marks(parts: List[Any]) -> List[Any]:
 def loses_state(failing: Failing, path: str, name: str) -> bool:
     """Whether the program differs from eager mode only because this attribute changes.
 
-    Outputs are equal if each eager call begins with the state at the export, but not if the attribute keeps
-    its value between calls.
+    True if outputs are equal when each eager call begins with the state at the export, but not when only this
+    attribute keeps its value between calls.
     """
     own = vars(failing.module.get_submodule(path))
     with _put_back(failing) as kept, torch.no_grad():
@@ -734,7 +734,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
 
 
 def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
-    """Return an empty change, and the code that registers the parameter, before and after.
+    """Return an empty change, the code that registers the parameter, and code that registers a buffer.
 
     Record its line in `told`.
     """
@@ -747,7 +747,7 @@ def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Chang
 
 
 def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
-    """Call the package or program several times. Return how it compares with eager mode, and any error."""
+    """Export, compile if there is a `build`, and make several calls. Return the outcome and any error."""
     try:
         with tempfile.TemporaryDirectory() as folder, in_time():
             path = os.path.join(folder, "tried.pt2")
@@ -784,9 +784,9 @@ def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tupl
 
 
 def operate_sizes(request: SizesRequest, report: Report) -> None:
-    """Compare the packages compiled before and after `code` with eager mode; event `size_compared` by size.
+    """Compare a package, and one that is compiled after running `code`, with eager mode at each shape.
 
-    The change explains something only if the package from before differs.
+    Report `size_compared` for each. The code explains the failure only if the first package differs.
     """
     program = load_exported(request, report)
     before = load({"package": request["before"]}, report)

@@ -81,7 +81,7 @@ class Calls:
         self.thread = threading.local()
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
-        self.held: dict[str, tuple[Any, str]] = {}  # dtype and digest of what the last package holds
+        self.held: dict[str, tuple[Any, str]] = {}  # weights of the last package: dtype, digest
         self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # input shapes, kept after an export
         self.returned = 0  # number of calls that returned
 
@@ -206,7 +206,7 @@ class Calls:
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        entered = self._entered(loader, inputs)  # has no reference to an input
+        entered = self._entered(loader, inputs)  # inline, its locals would keep inputs alive
         result, error = yield
         self._called(entered, result, error)
 

@@ -35,7 +35,7 @@ _VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")
 
 @dataclass
 class Failing:
-    """A failed export, or an export whose compile failed: `compile` then repeats it.
+    """A failed export, or an export whose compile failed: `compile` then repeats the compile.
 
     `error` is None if nothing failed. `build` compiles a program if a change lets the export pass.
     """
@@ -92,7 +92,7 @@ def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 def places(failing: Failing) -> List[Place]:
-    """List the lines that the error names, the innermost first, with those of the tracebacks last."""
+    """List lines of the error's text, then `failing.lines`, then lines of tracebacks, innermost first."""
     told = re.findall(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)', str(failing.error))
     found = [*((file, int(line)) for file, line in reversed(told)), *failing.lines]
     for error in chain(failing.error):
@@ -132,7 +132,7 @@ def reachable(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Yield the globals that a function uses and, of modules among them, the members that it uses."""
+    """Yield the globals that a function uses, and the members that it uses of global modules."""
     names = function.__code__.co_names
     for value in (function.__globals__.get(name) for name in names):
         yield value
@@ -230,7 +230,7 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
 
 
 def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
-    """Return the inputs with these sizes, by (leaf, dimension). None if that is impossible."""
+    """Return the inputs, repeated or cut to `sizes`, by (leaf, dimension). None if a size is 0 or was 0."""
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     for (number, dim), size in sizes.items():
         before = leaves[number].shape[dim]
@@ -244,7 +244,7 @@ def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[
 
 
 def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the dynamic shapes with each dimension replaced."""
+    """Return the dynamic shapes with `change` applied to each dynamic dimension."""
     if isinstance(shapes, dict):
         return {key: with_dims(value, change) for key, value in shapes.items()}
     if isinstance(shapes, (list, tuple)):
@@ -263,7 +263,7 @@ def is_hint(dim: Any) -> bool:
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield the dimensions that torch suggests in the error, except constants."""
+    """Yield an export with the dimensions that torch suggests in the error, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     declared = {name_of(each): each for *_, each in declared_dims(failing)}
     new: Dict[str, Any] = {}
@@ -293,11 +293,11 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
 
 
 LONGEST = 1024  # the largest size that is tried if a `Dim` has no maximum
-MOST_GIVEN = 1 << 24  # elements of an input with that size
+MOST_GIVEN = 1 << 24  # most elements of an input for which this is tried
 
 
 def primed(failing: Failing, text: str) -> Iterator[Change]:
-    """If forward keeps tables that it builds, yield a call with the largest sizes before the export.
+    """If forward keeps tables that it builds, yield an export that follows a call with the largest sizes.
 
     A table that grows with longer inputs is then large enough for all sizes.
     """
@@ -425,7 +425,7 @@ def _written(names: List[str]) -> str:
 
 
 def _static(failing: Failing) -> Change:
-    """Declare the dimensions that the error names static, or all if it names none."""
+    """Declare as static the dimensions that the error names, or all if it names none."""
     named, declared = _VIOLATED.search(words(failing)), _dim_names(failing)
     names = [
         name for name in declared if named is not None and name in named["names"].split(", ")
@@ -524,7 +524,7 @@ def _nodes_of(function: Any) -> Iterator[Any]:
 
 
 def dense(failing: Failing) -> Iterator[Change]:
-    """Make sparse tensors dense, and multiply dense matrices: export and compile reject sparse tensors."""
+    """Make sparse tensors and their products dense, because export and compile reject sparse tensors."""
     sparse = [
         (each, own, name, value)
         for each in failing.module.modules()
@@ -684,7 +684,7 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
 def _of_end(
     function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: Tuple[Any, str]
 ) -> Optional[Change]:
-    """Return the change that makes `body[start:]` an operator. None if it takes or returns other types."""
+    """Return the change that makes `body[start:]` an operator. None if no operator can have its types."""
     body = tree.body[0].body
     end, body[start:] = body[start:], []
     values = _values_at(function, end[0].lineno, runs[0])
@@ -795,7 +795,7 @@ def words(failing: Failing) -> str:
 
 
 def rewritten(failing: Failing, text: str) -> Iterator[Change]:
-    """Yield the rewrites that fit the error at the lines that it names, or at all if it names none."""
+    """Yield the rewrites that fit the error, at the lines that it names or, if none, at all lines."""
     rows = fitting(text, failing.stage)
     known = list(reachable(failing.module)) if rows else []
     told = set(places(failing)) if rows else set()
@@ -862,7 +862,7 @@ def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt]
 
 
 def compiled_function(tree: Any, function: Any) -> Any:
-    """Compile a changed syntax tree to a function in place of the old one. None if that fails."""
+    """Compile a changed syntax tree to a function with the old globals and closure. None if it fails."""
     definition = tree.body[0]
     definition.decorator_list = []
     free = function.__code__.co_freevars

@@ -55,7 +55,7 @@ class Comparisons:
         self.failed: Optional[Comparison] = None
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> Ending:
-        """Journal a failed `assert_close`: the program may catch and count the failures."""
+        """Journal a failed `assert_close` at once, because the program may catch the error."""
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
@@ -75,7 +75,7 @@ class Comparisons:
                 self.failed = self._kept(named.get("input", first), named.get("other", second))
 
     def ending(self, error: BaseException) -> None:
-        """Journal the last comparison if it failed in a function that the error left."""
+        """Journal the last comparison if it failed in a function of the error's traceback."""
         if self.failed is not None and self.failed.code in [place.f_code for place, _ in raised_in(error)]:
             self._tell(error)
         self.failed = None
@@ -228,7 +228,7 @@ class Compiles:
         self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
 
     def _built(self, seconds: float) -> None:
-        """After a build, postpone the print of the stacks, because aoti-debug gives the program more time."""
+        """Print the stacks later if the program built, since builds do not count against its time limit."""
         after, until = (float(os.environ.get("AOTI_DEBUG_" + name, 0)) for name in ("STACKS_AFTER", "UNTIL"))
         self.built_s += seconds
         unused = max(0.0, float(os.environ.get("AOTI_DEBUG_SPARED", 0)) - self.built_s)
@@ -312,7 +312,7 @@ class Compiles:
             arguments = tuple(given), dict(more or {})
             about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
             self.last_export = Failing(module, *arguments, options, error, **about)
-            self.export_s, self.calls.shapes = time.process_time() - began, {}  # without other processes
+            self.export_s, self.calls.shapes = time.process_time() - began, {}  # this process only
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 
@@ -332,7 +332,7 @@ class Compiles:
     def drifted(self, places: Sequence[FrameType] = ()) -> None:
         """Journal and save the weights that changed after their model was exported.
 
-        Then those of other models in `places`, the frames of a failed check, if the package has other values.
+        Do the same for weights of other models in `places` (frames of a check) that differ from the package.
         """
         models, self.models = [(model(), known) for model, known in reversed(self.models)], deque()
         for model, known in models:

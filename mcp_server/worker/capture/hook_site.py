@@ -60,7 +60,7 @@ def _follow(name: str, loader: Any) -> None:
 
 
 def _execute_torch(execute: Any, module: Any) -> None:
-    """Import torch. A file marks the time until then, since the journal begins later."""
+    """Import torch. Meanwhile a marker file exists, because the journal begins only afterwards."""
     from contextlib import suppress  # late, because torch imports it anyway
 
     mark = os.path.join(os.environ["AOTI_DEBUG_CAPTURE"], "importing-{}".format(os.getpid()))

@@ -195,7 +195,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, where: st
     try:
         return function(*args)
     except Exception as error:
-        with contextlib.suppress(Exception):  # not even a full disk must stop the program
+        with contextlib.suppress(Exception):  # even a full disk must not stop the program
             text = "{}: {}".format(type(error).__name__, error)
             journal.event("hook_failed", where=where or function.__name__, error=text)
         return None

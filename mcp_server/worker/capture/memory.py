@@ -98,7 +98,7 @@ def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
 MAX_COMPARED_BYTES = 1 << 20  # larger outputs are not read to find writes through numpy
-MOST_GIVEN = 4  # reports of refilled inputs: a program may refill its buffers before each call
+MOST_GIVEN = 4  # most reports of refilled inputs: a program may refill its buffers before each call
 GRACE = 2  # calls; a loop variable holds the previous output until the next call returns
 
 
@@ -121,7 +121,7 @@ class _Given(NamedTuple):
 
 
 class _View(NamedTuple):
-    """An output that shares memory with an input. `place`: (call, output, input). `version`: the output's."""
+    """An output with the memory of an input. `place`: (call, output, input). `version` is its count."""
 
     turn: int
     place: tuple[int, int, int]

@@ -32,7 +32,7 @@ Made = Callable[[Node, Context], Optional[List[Node]]]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`made` returns the replacement for a node at the failing line. None if the row does not fit.
+    """`made` returns what replaces a statement and all after it in its block. None if the row does not fit.
 
     `text` occurs in the error; `changes` says what a reader should know about the new form. `exact`: the
     model returns the same for other values of the inputs.
@@ -148,7 +148,7 @@ def without_conversion(node: Node) -> Node:
 
 
 class Unconverted(ast.NodeTransformer):
-    """Replaces tests on numbers of tensors with tests on the tensors. Sizes become tensors."""
+    """Rewrites a test to use tensors: drops `.item()`, writes `and` as `&`, and makes tensors of sizes."""
 
     def visit_Call(self, node: ast.Call) -> Node:
         inner = without_conversion(node)
@@ -265,7 +265,7 @@ def value_of(node: Node) -> Node:
 
 
 def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite `if n < w: x = pad(x, (0, w - n))` to pad by `w`, right if only `w` elements are used."""
+    """Rewrite `if n < w: x = pad(x, (0, w - n))` to pad by `w` always. Only `w` elements may be used."""
     test = getattr(node, "test", None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
@@ -340,7 +340,7 @@ def written_out(body: List[Node]) -> List[Node]:
 
 
 def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
-    """Return values of variables before a loop and after a pass, cloned if two may be the same tensor."""
+    """Return code for variables before a loop and after a pass, cloned where two may share a tensor."""
     kinds = {name: type(value) for part in before for name, value in values_of(part)}
     wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}
     ends = {name: type(value) for part in body for name, value in values_of(part)}
@@ -349,7 +349,7 @@ def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
 
 
 def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` over slices as scan, or as vmap if no pass needs another. It may append to lists."""
+    """Rewrite a `for` over slices as scan, or as vmap if passes are independent. Allow appends to lists."""
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
         return None
@@ -443,7 +443,7 @@ def slices_of(node: Node, context: Context) -> Optional[str]:
 
 
 def joined(name: str) -> Change:
-    """Rewrite code that joins a list, for the tensor that `scan` stacked from it in dimension 0."""
+    """Rewrite code that joins the list `name`, which `scan` has already stacked in dimension 0."""
     forms = [("torch.stack(L)", "L"), ("torch.cat(L)", "L.flatten(0, 1)")]
     for dim in ("", "dim="):
         forms.append((f"torch.stack(L, {dim}D)", "L.movedim(0, D)"))
@@ -518,7 +518,7 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
     numbers = {name: value for each in context.before for name, value in values_of(each)}
 
     def each_of(node: Node) -> Any:
-        """Return the expression with element `n`, the container, and the tensor with the number."""
+        """Return the expression with the number replaced by `n`, the container, and the number's tensor."""
         if isinstance(node, ast.Subscript):
             inner = each_of(node.slice)
             if inner is not None:
@@ -534,7 +534,7 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
 
     def change(node: Node, _module: Any) -> Optional[Node]:
         found = each_of(node)
-        of_number = "torch.as_tensor(E, device=K.device)"  # of a table of numbers
+        of_number = "torch.as_tensor(E, device=K.device)"  # for a table of numbers
         each = "E" if isinstance(node, ast.Call) else of_number
         text = f"torch.stack([{each} for n in range(len(M))]).index_select(0, K.reshape(1))[0]"
         return parsed(text, E=found[0], M=found[1], K=found[2]) if found is not None else None
@@ -578,7 +578,7 @@ torch._check(size <= {name}.shape[{dim}])
 def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
     """Return statements that change variables only while `going`, or, for the exit, one that sets `going`.
 
-    Empty if the statement does not fit. `used`: variables needed after the pass; `known`: before the loop.
+    Empty if the statement does not fit. `used`: variables needed after a pass; `known`: set before the loop.
     """
     if isinstance(node, ast.If):
         test = parsed("going & ~(T)", T=Unconverted().visit(copy.deepcopy(node.test)))
@@ -747,7 +747,7 @@ class InBuffer(ast.NodeTransformer):
 
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
-UNROLLED = "unrolled loop"  # stands for the error of an export that passed, to rewrite its loops
+UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an export that passed
 
 
 @on_statement

@@ -110,8 +110,8 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
     """Return an expression for a size of an output, which is `wanted` in each call. Empty if none fits.
 
-    It is the size of an argument, if possible in the same dimension `at`, or a number. A size that varies
-    between calls with equal shapes depends on values.
+    It is the size of an argument, if possible in the same dimension `at`, or a number. If it varies between
+    calls with equal shapes, it depends on values, and is a new dynamic size.
     """
     sizes = [(name, dim) for name, each in given.items() for dim in range(min(one.dim() for one in each))]
     for name, dim in sorted(sizes, key=lambda place: place[1] != at):
@@ -209,7 +209,7 @@ def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape)
 def fixed_sizes(
     program: Any, guards: List[Any], shapes: List[Shape]
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
-    """If only the last sizes break a guard, yield code that leaves its operator to eager mode, and its line.
+    """If only the last call breaks a guard, yield code that leaves the guard's operator to eager mode.
 
     `attempts.operate_sizes` runs it in a new process, since this one keeps decompositions it used (2.13).
     """

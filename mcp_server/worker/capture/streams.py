@@ -33,7 +33,7 @@ def storage_of(tensor: torch.Tensor) -> Any:
 
 
 class PendingUse(NamedTuple):
-    """Input `place` of a call: its storage, the streams that read and own it, and the allocations by then."""
+    """Input `place` of a call: its storage, the streams that read and own it, and the allocations so far."""
 
     call: int
     place: int

@@ -21,7 +21,7 @@ from ..report import Refused, Report
 from ..tensors import only_tensors
 
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-CAP = 4 << 30  # bytes of all files
+CAP = 4 << 30  # limit of all recorded values together, in bytes
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def readers_of(program: Program) -> dict[str, list[str]]:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Runs the graph node by node, and saves each value. The report shows a node that killed the process."""
+    """Runs the graph node by node, and saves each value. The report shows which node killed the process."""
 
     def __init__(self, program: Program, directory: str, report: Report) -> None:
         super().__init__(program.module)
@@ -328,8 +328,9 @@ def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
 def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
     """Return lines that define each user's operator in the cut without the user's code (`stand_in`).
 
-    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if the results of an
-    operator are neither tensors nor plain values, have data-dependent sizes, or differ between two uses.
+    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if an operator mutates
+    its arguments, or if its results are neither tensors nor plain values, have data-dependent sizes, or
+    differ between two uses.
     """
     lines: dict[str, str] = {}
     for node, used in users_operators(found):
