@@ -206,7 +206,7 @@ def read_listing(text: str) -> tuple[Gpu, ...]:
 class Clock:
     """A clock for the limits of a job. It stands still while all of the job's children wait for a GPU.
 
-    `allowance_s` is how much time of builds that make progress does not count either.
+    Up to `allowance_s` of builds that make progress do not count either.
     """
 
     def __init__(self) -> None:

@@ -305,7 +305,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tolerances of the elements, first without, then with factors rounded to TF32."""
+    """Return the tolerance of each element, and its tolerance if factors are rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)

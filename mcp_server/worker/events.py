@@ -654,7 +654,7 @@ class Switched(Event):
 
 
 class Judged(Event):
-    """Whether an output is not finite, contains NaN, or differs from eager mode's."""
+    """Whether an output is not finite, contains NaN, or differs from eager mode."""
 
     not_finite: bool
     nan: bool

@@ -7,7 +7,7 @@ with the descriptors of a lifeline, stdout, stderr, and leases. The server forks
 worker. When the socket is closed, the server and all that it forked end.
 
 Forks share only imports, which must not touch a GPU: CUDA cannot be used in a fork of a process that
-initialised it (torch/csrc/cuda/utils.cpp, 2.13). If one does, the server starts again with torch alone.
+initialised it (torch/csrc/cuda/utils.cpp, 2.13). If an import does, the server starts again with torch alone.
 """
 
 from __future__ import annotations

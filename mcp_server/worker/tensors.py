@@ -15,7 +15,7 @@ from .report import OddElement, TensorFacts
 
 CHUNK = 1 << 24  # elements processed at once; bounds the temporaries
 WORD = 8  # bytes
-LANES = 256  # words in a row of the table
+LANES = 256  # words in a row of the table of `_weighted`
 
 _places: dict[torch.device, torch.Tensor] = {}
 

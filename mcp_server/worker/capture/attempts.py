@@ -88,7 +88,7 @@ Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results by step
 
 @dataclass(frozen=True)
 class State:
-    """What forward may change in a module: values of tensors, attributes, and contents of containers."""
+    """What forward may change in a module: pairs of a tensor, attributes or container, and its content."""
 
     tensors: List[Tuple[torch.Tensor, torch.Tensor]]
     attributes: List[Tuple[Dict[str, Any], Dict[str, Any]]]

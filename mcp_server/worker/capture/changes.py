@@ -102,7 +102,7 @@ def places(failing: Failing) -> List[Place]:
 
 
 def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
-    """Yield (class, name, function) of each method of a module, its submodules, and objects in these."""
+    """Yield (class, name, function) of each method of a module, its submodules, and their attributes."""
     held = (value for each in module.modules() for value in (each, *vars(each).values()))
     for kind in dict.fromkeys(map(type, held)):
         for owner in kind.__mro__:
@@ -518,7 +518,7 @@ def tree_of(function: Any) -> Optional[ast.Module]:
 
 
 def _nodes_of(function: Any) -> Iterator[Any]:
-    """Yield the nodes of `tree_of`."""
+    """Yield the nodes of the syntax tree of a function."""
     tree = tree_of(function)
     yield from ast.walk(tree) if tree is not None else ()
 
@@ -566,7 +566,7 @@ def derives(failing: Failing) -> bool:
 
 
 def traced(failing: Failing) -> Iterator[Change]:
-    """Trace a model that computes a gradient to a graph with the operators of the gradient. Export this."""
+    """Export a model that computes a gradient as a graph that has the operators of the gradient."""
     known = [function for *_, function in reachable(failing.module)] if derives(failing) else []
     nodes = ((each.__code__.co_filename, node) for each in known for node in _nodes_of(each))
     taken = (each for each in nodes if isinstance(each[1], ast.Attribute))

@@ -121,7 +121,7 @@ class _Given(NamedTuple):
 
 
 class _View(NamedTuple):
-    """An output with the memory of an input. `place`: (call, output, input). `version` is its count."""
+    """An output with the memory of an input. `place`: (call, output, input). `version`: its write count."""
 
     turn: int
     place: tuple[int, int, int]

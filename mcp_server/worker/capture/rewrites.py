@@ -265,7 +265,7 @@ def value_of(node: Node) -> Node:
 
 
 def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite `if n < w: x = pad(x, (0, w - n))` to pad by `w` always. Only `w` elements may be used."""
+    """Rewrite `if n < w: x = pad(x, (0, w - n))`: always pad by `w`. Right if only `w` elements are used."""
     test = getattr(node, "test", None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
@@ -349,7 +349,7 @@ def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
 
 
 def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` over slices as scan, or as vmap if passes are independent. Allow appends to lists."""
+    """Rewrite a `for` over slices as scan, or as vmap if passes are independent. The body may append."""
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
         return None
