@@ -78,7 +78,7 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "least": lambda size, dim: _even(max(_end(dim, "min", 2), 2), size),
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
-# Other values of the example: a change may hold on one side of a branch only.
+# Other values of the example: a change may be right on only one side of a branch.
 VALUES: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros": torch.zeros_like,
     "negative": lambda leaf: -leaf if leaf.is_floating_point() else leaf.clone(),
@@ -198,7 +198,7 @@ class Trying:
 
 
 def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int) -> Iterator[Attempt]:
-    """Try each change until one passes. If the failure moves to another line, also change that line."""
+    """Try each change until one passes. If the failure moves to another line, change that one, too."""
     for change in itertools.islice(found, MOST):
         if spent() > trying.until or time_left() <= 0:
             return
@@ -218,7 +218,7 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
 
 
 def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
-    """Return the failure with a change, if it is at another of its lines or in a size, or None."""
+    """Return the failure after a change, if it is at another line, in the compile or in a size, or None."""
     if change.owner is None:
         sized = replace(failing, error=error, lines=[])
         return sized if SUGGESTED in words(sized) and SUGGESTED not in words(failing) else None
@@ -337,7 +337,7 @@ def _eager(failing: Failing, step: str) -> Any:
 
 
 def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
-    """Yield eager mode's results for the inputs, and for other sizes and values of them."""
+    """Yield each step with eager mode's results for its inputs. Skip inputs that eager mode rejects."""
     for step in (*STEPS, *VALUES):
         if step != "example" and _resized(failing, step) is None:
             continue

@@ -34,8 +34,8 @@ Made = Callable[[Node, Context], Optional[List[Node]]]
 class Rewrite:
     """`made` returns what replaces a statement and all after it in its block. None if the row does not fit.
 
-    `text` occurs in the error; `changes` says what a reader should know about the new form. `exact`: the
-    model returns the same for other values of the inputs.
+    `text` occurs in the error; `changes` says what the user should know about the new form. `exact`:
+    the changed model returns the same as before also for other values of the inputs.
     """
 
     name: str
@@ -102,7 +102,7 @@ def of_forms(*forms: Tuple[str, str]) -> Change:
 
 
 def parts_of(form: Node, node: Node) -> Optional[Dict[str, Node]]:
-    """Return what the capital letters of a form, also in `self.X`, stand for. None if it has another form."""
+    """Match a node to a form. Return the node of each capital letter (also in `self.X`), or None."""
     if isinstance(form, ast.Name) and form.id.isupper():
         return {form.id: node} if isinstance(node, ast.expr) else None
     if isinstance(form, ast.Attribute) and form.attr.isupper():
@@ -383,9 +383,9 @@ def step(carry, {target.id}):
 
 
 def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], List[str], Dict[str, str]]:
-    """Return the statements with `x = y` for the first `x.append(y)`, and these lists, empty before.
+    """Replace the first `x.append(y)` with `x = y` for lists that are empty before, and return their names.
 
-    Likewise `x = y` for `x = torch.cat([x, y], dim)`, with the code that joins the parts after the loop.
+    Do the same for `x = torch.cat([x, y], dim)`, and return code that joins the parts after the loop.
     """
     empty = {name for each in before for name, value in values_of(each) if ast.unparse(value) == "[]"}
     made: List[Node] = []
