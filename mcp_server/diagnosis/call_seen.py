@@ -45,7 +45,7 @@ class CallSpec:
 
 @dataclass(frozen=True)
 class Writer:
-    """An earlier call of another package that wrote its input `place`, now `input` of the suspect call."""
+    """An earlier call that wrote to its input `place`. That tensor is `input` of the suspect call."""
 
     input: int
     call: CapturedCall

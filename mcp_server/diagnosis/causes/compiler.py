@@ -1,8 +1,8 @@
 """Faults of the compile: an option that allows different numbers, or a compiler pass.
 
-They are considered only if the inputs fit and generated code is suspect. The program is compiled without the
-option or pass to test it; `bisect` does so for the passes that it finds. Numbers that differ from eager mode
-only by rounding are not a fault, whatever a failed check says.
+They are considered only if the inputs fit and generated code is suspect. To test one, the program is compiled
+without it; `bisect` does so for passes. Numbers that differ from eager mode only by rounding are
+not a fault, whatever a failed check says.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ COMPILE = "aoti_compile_and_package(...)"
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
     """Return the suspect that a compiler pass may explain: generated code that gives wrong numbers.
 
-    None without a program, or if the difference has another explanation (TF32, chance, other weights).
+    None without a comparison with eager mode, or if something else explains the difference: TF32, chance,
+    other weights, inputs that do not fit, the user's own code.
     """
     compared = case.with_eager
     if compared is None or compared.kind != "error" or compared.other_constants:
@@ -60,7 +61,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """Return a suspect that an option may explain: wrong numbers, a failed compile or a bad access."""
+    """Return a suspect that a compiler option may explain: wrong numbers, failed compile or bad access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -79,7 +80,7 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
-    """Yield the suspect with the compiler pass that explains it."""
+    """Yield the suspect that `bisect` examined, with the compiler pass or rounding that explains it."""
     if case.bisected is None:
         return
     suspect, found = case.bisected
@@ -108,7 +109,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """Return the result of `bisect` on the whole program as a trial. A reduced program proves nothing."""
+    """Return the result of `bisect` as a trial. It does not apply if only a reduced program was cured."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
@@ -153,15 +154,15 @@ def _fix(found: Bisected) -> Fix:
 CASTS = {"emulate_precision_casts": True}
 CODE = f"aoti_compile_and_package(..., inductor_configs={CASTS!r})"
 KEY = "compiler:precision"
-# Categories that rest only on a failed expectation.
+# Categories whose only sign may be a failed check of numbers.
 OF_NUMBERS = ("wrong_output", "script_error")
 
 
 def is_rounding(case: DiagnosisState) -> bool:
-    """Whether rounding explains all failures: none occurred, or only a check of the outputs failed.
+    """Whether rounding is the only fault: nothing failed, or only a check of the outputs did.
 
-    Rounding must also explain the reference values of the check. Otherwise these do not come from eager mode,
-    and may be wrong.
+    If a check failed, rounding must also explain its reference values. Otherwise they do not come from eager
+    mode, and may be wrong.
     """
     if case.rounding is None or _far_off(case):
         return False
@@ -174,14 +175,14 @@ def is_rounding(case: DiagnosisState) -> bool:
     return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
 
 
-MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # most rounding, relative to the largest value: float32, 16 bits
-LEAST = 1e-5  # torch.testing allows this much for float32
+MOST_ROUNDED, MOST_NARROW = 1e-3, 3e-2  # largest error, relative to the largest value: float32, 16 bits
+LEAST = 1e-5  # absolute tolerance of torch.testing for float32
 
 
 def _far_off(case: DiagnosisState) -> bool:
-    """Whether the outputs differ too much from the user's for a verdict of mere rounding.
+    """Whether the outputs differ from the user's expected ones by too much for a verdict of no fault.
 
-    Where large numbers cancel, rounding changes a result by as much as its size.
+    Where large numbers cancel, even rounding can change a result by as much as its size.
     """
     compared = case.plain_run.last(ComparedExpected) if case.plain_run is not None else None
     if compared is None or not compared.given or case.rounding is None:

@@ -1,4 +1,4 @@
-"""Threads that share a model made for one thread or wait for each other, and inputs that a call writes."""
+"""Threads that share a model loaded for one thread, threads that wait for each other, changed inputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
-    """Two calls of one loaded model that ran at the same time in different threads."""
+    """Two calls of one loaded model at the same time in different threads. None if there are none."""
     calls = [c for c in capture.calls if (c.pid, c.load) == (load.pid, load.number)]
     calls.sort(key=lambda c: c.t)
     for place, first in enumerate(calls):
@@ -77,7 +77,7 @@ MOST_LINES = 3
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that the call changed, if a check failed although package and program agree."""
+    """An input that the call changed, if a check failed although package and exported program agree."""
     root = case.script_run.root if case.script_run is not None else None
     changed = written_inputs(case.view).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
@@ -122,7 +122,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each misaligned input that the repeated call leaves unchanged.
+    """One suspect for each misaligned input that the call should update but leaves unchanged.
 
     Only for calls that return. If the program failed, its own check must have failed.
     """
@@ -170,7 +170,7 @@ _OWN_LOCK = (
     "A thread waits for a lock that it holds itself, and cannot continue.",
     "do not lock again what the thread or its caller has locked, or use a recursive mutex",
 )
-# The advice for threads that wait for each other, by what they wait for.
+# Summary and advice for threads that wait for each other, by what they wait for.
 _CYCLES: dict[frozenset[str], tuple[str, str]] = {
     frozenset({"the GIL", "a free instance of the model"}): GIL_AND_RUNNER,
     frozenset({"a free instance of the model"}): (
@@ -181,7 +181,7 @@ _CYCLES: dict[frozenset[str], tuple[str, str]] = {
 
 
 def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads that wait for each other, or the thread that stayed in the package and makes others wait."""
+    """Threads that wait for each other, else a thread that stayed where it was, else that nothing hangs."""
     process = case.process
     if process is None:
         return
@@ -264,7 +264,7 @@ def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
 
 
 def _moving(process: ProcessSeen) -> Suspect:
-    """No thread stayed in the package, so nothing shows that it hangs."""
+    """A weak suspect: no thread stayed in the package, so nothing shows a hang."""
     served = f"{counted(process.served, 'call')} ended" if process.served else "its threads moved"
     summary = f"The process serves calls: {served} while the process was observed ({BETWEEN_S:g} s)."
     if not process.threads:

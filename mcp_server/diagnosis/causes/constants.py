@@ -1,4 +1,4 @@
-"""Updates of constants, compared with the compiled constants, and constants in shared memory.
+"""Constants of the package and of updates: odd values, other names or layouts, views.
 
 `load_constants` copies raw bytes and compares neither dtype nor shape (torch 2.8-2.15): a narrower dtype or
 another shape gives wrong numbers or overruns the constant's memory.
@@ -32,8 +32,8 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
-    """Constants given in another form, with NaN, as views, under other names, or not at all."""
-    # A rejected update shows names even before the package is opened.
+    """Constants given in another form, with NaN, as views, misnamed or not at all; odd weights."""
+    # A rejected update has the names of all constants, so `_misnamed` needs no package.
     looks = (_different, _unreached, _values, _partial, _misnamed, _viewed) if case.package else (_misnamed,)
     for update in case.updates:
         for look in looks:
@@ -49,7 +49,7 @@ MOST_ALTERNATIVES = 200
 
 
 def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Weights of one shape under each other's names: exchanged, they give the expected outputs."""
+    """Weights of one shape, perhaps under each other's names. The trial exchanges them."""
     call = case.call
     if not case.plain_diverges or call is None or case.package is None:
         return
@@ -105,7 +105,10 @@ def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
 
 
 def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
-    """Exchanges of names that differ in one part: in all pairs, in one layer, in one pair. Largest first."""
+    """Exchanges of constants whose names differ in one part, those of most pairs first.
+
+    Each exchanges one pair, all pairs of a layer that differ in the same way, or all pairs that do.
+    """
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     for a, b in combinations(alike, 2):
         one, other = a.split("."), b.split(".")
@@ -144,7 +147,7 @@ def _of_host(taken: TakenCall) -> Suspect:
 
 
 def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
-    """Weights of the package that are not finite, zero throughout, or far larger than all others.
+    """Weights of the package that are not finite, zero throughout, or far larger than most.
 
     A call with finite or scaled values shows whether they are the cause.
     """
@@ -168,15 +171,16 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
-    """Whether only zeros are odd: in a matrix or weight, or if no similar constant has only zeros.
+    """Whether it is odd that a constant has only zeros: it is for a matrix or weight.
 
-    Biases and running means start as zeros. Similar constants are in other layers, or share the name.
+    Biases and running means start as zeros. One of them is odd if there are similar constants (of other
+    layers, or with the same last name), and none has only zeros.
     """
     name, ranks = zero.constant.fqn, {each.constant.fqn: len(each.constant.shape) for each in read}
     layer, _, last = name.rpartition(".")
     if len(zero.constant.shape) > 1 or last == "weight":
         return True
-    # The bias of a norm starts as zeros; that of a linear layer does not.
+    # The bias of a norm starts as zeros; the bias of a linear layer does not.
     norms = ranks.get(f"{layer}.weight")
     others = [
         each
@@ -246,7 +250,7 @@ def _changed(read: ConstantValues, factor: float | None) -> Intervention:
 
 
 def _own(read: ConstantValues, name: str, factor: float | None) -> Step:
-    """The update that gives the constant `name` the values that were read."""
+    """The update that gives the constant `name` the values of `read`, changed as in `_changed`."""
     constant = read.constant
     own: OwnConstant = {
         "name": name,
@@ -411,7 +415,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _oddity(leaf: Leaf) -> tuple[int, float]:
-    """Rank the oddity of a constant's values: not finite above all zero above large."""
+    """Return a rank of how odd the values are (2 or more: not finite, 1: all zero), and the largest."""
     zero = leaf.zero is not None and leaf.shape is not None and leaf.zero == prod(leaf.shape)
     return 2 * int(leaf.not_finite) + int(zero), max(abs(leaf.min or 0), abs(leaf.max or 0))
 
@@ -492,7 +496,7 @@ def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """The prefix that all unknown names have or lack compared with known ones. Empty if there is none."""
+    """Return the prefix that the unknown names have and known ones lack, and the reverse; one is empty."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:
@@ -509,7 +513,7 @@ def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
 
 
 def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
-    """How to give the constants under the names that the package has."""
+    """Return the fix for an update with names that the package does not have."""
     plain = [n.removeprefix(extra) for n in update.unknown]
     folded = _folded([name, *(f"{lacking}{n}" for n in plain)], case)
     of_code = f"{', '.join(folded[:MOST_NAMED])} was folded into the code when the package was compiled"
@@ -539,7 +543,7 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
 
 
-# Elements of a tensor of one dimension that Inductor writes as numbers (graph.py, can_inline_constant,
+# Most elements of a 1-D tensor that Inductor writes into the code as numbers (graph.py, can_inline_constant,
 # 2.8-2.15).
 MOST_INLINED = 8
 
@@ -566,7 +570,7 @@ def _viewed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     call = case.suspect_call
     if update.outcome == "ok" and call is not None and (update.pid != call.pid or update.n > call.n):
         return
-    # Try only copies of the compiled shape. With another shape the call still fails, which clears the view.
+    # Try only copies of the compiled shape. Another shape still fails, which would clear the view.
     wanted = {name: constant.shape for name, constant in _compiled(case).items()}
     shapes = {name: tuple(leaf.shape or ()) for name, leaf in update.constants.items()}
     views = [

@@ -43,7 +43,7 @@ REPAIRED = Intervention(
     before_code="return result",
     after_code="return result.to(promised.dtype).reshape(promised.shape).contiguous()",
 )
-# The same for memory that an operator keeps and the package overwrites.
+# Copy results whose memory the operator keeps and the package overwrites.
 KEPT = replace(
     REPAIRED,
     what="the same call, made twice with copies of the operators' results",
@@ -89,7 +89,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """Return the only launch of `torch.ops.namespace.name.overload`, None if several, and its model lines.
+    """Return the only launch of `torch.ops.namespace.name.overload` (None if several), and its model lines.
 
     Lines of the exported program come first: the package adds lines of other operators in a fused kernel.
     """
@@ -237,7 +237,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
-    """The user's Triton kernels that sum in 16 bits, or whose masked lanes reach a reduction or a store.
+    """Mistakes of the user's Triton kernels: sums in 16 bits, masked lanes in a reduction, those of `SHOWN`.
 
     Yielded only if the numbers of a call are in doubt.
     """

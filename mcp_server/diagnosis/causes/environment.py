@@ -25,7 +25,7 @@ from mcp_server.tools.machine import defect_problem
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
-    """The problems of package and machine that are certain, without defects of the file."""
+    """The certain problems of package and machine, except defects of the file (`detect_loading`)."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
     for problem in case.problems:
         if not problem.certain or problem.what in defects:
@@ -64,7 +64,7 @@ ON_LARGE_STACK = Intervention(
 class Limit:
     """A limit of the process. A process that reaches it dies with one of the `signals`, or gets an error.
 
-    The hook reports the limit in the field `told`: of an error that contains `text`, or of the step that
+    The hook reports the limit in the field `told` of an error with the text `text`, or of the step that
     repeats the call. `change` lifts the limit for the call.
     """
 
@@ -205,7 +205,7 @@ _OF_THREADS = ("exit", "deleted")  # the thread that died used what another one 
 
 
 def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
-    """The place where a host died: outside of a call, or in an input in memory that others own."""
+    """The place where a host died, or the input in whose memory it died."""
     site = case.taken.site if case.taken is not None else None
     if case.taken is None or site is None:
         return

@@ -30,7 +30,7 @@ def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
 
 
 def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
-    """The user's innermost line of each thread: below a call, or inside the user's own operator."""
+    """The user's innermost line of each thread, in a custom operator or at a call. At most 3."""
     own = [[f for f in stack.frames if f.user and not is_ours(f.file)] for stack in stacks]
     lines = [ModelLocation(file=f.file, line=f.line, code=f.code) for frames in own for f in frames[-1:]]
     return list({(line.file, line.line): line for line in lines}.values())[:3]
@@ -83,7 +83,7 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
         return
     op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
-        return  # the journal shows more
+        return  # the trace names the launch
     lines = lines_inside(plain.log.threads)
     fact = f"the call had not returned after {plain.finished.wall_s:.0f} s"
     yield _Hang(
@@ -115,7 +115,7 @@ def _still_calling(case: DiagnosisState) -> bool:
 
 
 def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads that were all inside a call when the time ran out."""
+    """Threads inside a call when the time ran out, or in a process forked after the load."""
     run, hooked = case.script_run, case.captured
     inside = [c for c in hooked.calls if c.outcome == "unfinished"]
     # Calls in a process forked after its parent loaded the model. The parent may end both before the limit.
@@ -227,7 +227,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-TURNS = 4  # passes of a loop among the last launches; each ended, so no single kernel hangs
+TURNS = 4  # passes among the last launches that show an endless loop and not a kernel that hangs
 
 
 def looping(case: DiagnosisState) -> list[int]:

@@ -45,7 +45,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     blame = _blame(fault, change, marker)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
-    # For a fault inside the operator, fix its code; for a bad result, fix its fake function.
+    # If the operator itself faults, fix its code. If its result misleads a launch, fix its fake function.
     crashed = fault.launch.index if fault.launch is not None else None
     kernel, model = (fault.launch.kernel, fault.launch.model) if fault.launch else (fault.kernel, [])
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
@@ -166,7 +166,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
     yield Suspect(
-        # Other signals concern only the operator.
+        # Other signals say nothing about memory.
         category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
         guilty=component("op", op, lines),
         summary=f"The process died with {signal} inside operator {op}{at}.",
@@ -261,7 +261,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         named = {"generated_location": found.location}
         if effect is Effect.SAME:  # a bystander; the launch may have another fault
             named["name"] = f"{guilty.name}, line {found.line}"
-        # A launch that was seen to go wrong explains more, until a call without the defect was made.
+        # Unless the call passes without the defect, a launch that was seen to go wrong explains more.
         judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
@@ -295,7 +295,7 @@ def fix_with(text: str, change: Intervention | None, case: DiagnosisState, befor
 
 
 def numbers_doubted(case: DiagnosisState) -> bool:
-    """Whether the program ended with an error that wrong numbers may cause, such as a failed comparison."""
+    """Whether wrong numbers may explain the failure: the error is a failed comparison, or there is none."""
     roots = [root for _, root in case.own_roots]
     unexplained = not roots and case.failure_of("plain") == "none"
     return case.failed and (unexplained or any("wrong_output" in root.candidates for root in roots))

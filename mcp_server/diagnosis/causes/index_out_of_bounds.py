@@ -60,7 +60,7 @@ _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value that fails the seen assertion, or else all launches that may have failed it."""
+    """Inputs with values that fail the assertion that was seen; if none, launches that may have failed it."""
     error = index_error(case)
     if error is None:
         return
@@ -119,7 +119,7 @@ def _reads_all(index: Index, case: DiagnosisState) -> bool:
 def _by_input(
     index: Index, error: ErrorFact | None, case: DiagnosisState, parts: Sequence[InputSlice] = ()
 ) -> Suspect:
-    """Input elements that a check or operator rejects. Without `error`, the call did not reach them.
+    """Input elements that a check or operator rejects. `error` is None if the call ended before that check.
 
     `parts` are all bad elements of the call. Those of one input are changed together.
     """
@@ -214,7 +214,7 @@ class _Indexed:
         return cls(label or "a tensor", name or "the tensor", first.startswith("constant "), index.shift)
 
     def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
-        """Whether values are at most one past the end, like a length used as a position."""
+        """Whether the largest value is one past the end, like a length used as a position."""
         return not self.is_table and facts.max == part.high + 1 and (facts.min or 0) >= part.low
 
     def doubt(self, part: InputSlice, facts: events.IndexValues, case: DiagnosisState) -> str:
@@ -261,7 +261,7 @@ class _Indexed:
 def _replaced(
     parts: Sequence[InputSlice], part: InputSlice, indexed: _Indexed, case: DiagnosisState
 ) -> Intervention:
-    """`_clamp` of `parts`, described by the first element of `part` and the row that it would read."""
+    """Clamp all `parts`. The text names the first bad element of `part`, and the row that it then selects."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low

@@ -65,7 +65,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
 
 
 def refusal(case: DiagnosisState) -> Evidence | None:
-    """The guard with which the exported program rejects the call."""
+    """The guard with which the exported program rejects the call. None if it accepts it."""
     event = next(iter(case.eager_events(GuardFailed)), None)
     if event is None:
         return None
@@ -73,7 +73,7 @@ def refusal(case: DiagnosisState) -> Evidence | None:
 
 
 def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
-    """A rejected call, unless the comparison of the inputs tells more."""
+    """A call that a guard rejects, unless the comparison of the inputs tells more."""
     refused = refusal(case)
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return
@@ -89,7 +89,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix = (
             f"change line {lines[0].line} of the model, which adds this guard, or pass inputs that satisfy it"
         )
-    # Whether the guard compares sizes or limits them. One that fixes a size only repeats the compiled shape.
+    # Whether the guard compares or limits sizes. A guard that fixes a size only repeats the compiled shape.
     compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
@@ -108,7 +108,7 @@ MOST_PAIRS = 3
 
 
 def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Two inputs of one dtype and shape in the wrong order. Exchanged, they give the expected outputs."""
+    """Two inputs of one dtype and shape, perhaps in the wrong order. The trial exchanges them."""
     tensors = case.given.tensors if case.given is not None else ()
     if not case.plain_diverges or case.equals_eager is False or len(tensors) != len(case.compiled_inputs):
         return
@@ -139,7 +139,7 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that must be prepared in another way to give the expected outputs."""
+    """An input that may have been prepared in a wrong way. The trial prepares it in another way."""
     if not case.plain_diverges or case.equals_eager is False:
         return
     if len(case.named_leaves) != len(case.compiled_inputs):
@@ -170,7 +170,7 @@ SEARCHES = re.compile(r"bucketize|searchsorted")
 
 
 def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
-    """Yield the input in ascending order, which changes nothing if it is already sorted."""
+    """Yield the change that sorts a 1-D input, what is wrong with the input, and the fix."""
     if len(given.shape or []) == 1:
         test = changed(leaf, Change("sort", leaf.input, dim=0))
         fix = f"{leaf.name} in ascending order"
@@ -179,7 +179,7 @@ def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str,
 
 
 def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
-    """Yield corrections of a wrongly prepared image: the change, what the input now has, and the fix."""
+    """Yield corrections of an image that may be wrongly prepared: the change, what is wrong, and the fix."""
     shape, low, high = given.shape or [], given.min, given.max
     if "float" not in (given.dtype or "") or len(shape) not in (3, 4) or low is None or high is None:
         return
@@ -237,7 +237,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     reached = case.located is not None and case.located.fault is not None
     answered = gone or (_above(mismatch, case) is not None and reached)
     sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
-    # The size is dynamic in the program, so no wider range helps an operator that raises.
+    # If an operator of the model raises for this size, a wider range does not help.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
     narrowing = _narrowing(mismatch, case)
     # No trial can clear or prove a size if outputs differ from those that the user expects at that size.

@@ -152,7 +152,7 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
     for source, facts in case.own_logs:
         root, run = facts.root, case.runs.get(source)
         if root is None and run is not None and run.failure == "exception" and facts.tail:
-            # The program exited with an error status but no error: its own check failed.
+            # The program exited with an error status but printed no error: its own check failed.
             line, text = facts.tail[-1]
             root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
         if root is not None:
@@ -160,7 +160,7 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> bool:
-    """Whether the program's own statement raised it, and no compile, load or call had failed before.
+    """Whether the program's own statement raised the error, and no compile, load or call had failed before.
 
     False for a device error, which a kernel may have caused long before, and for an error raised by the
     package's own Python code before the call, for example about unknown keyword arguments.
@@ -289,7 +289,7 @@ def _folder_of(root: ErrorFact, case: DiagnosisState) -> Path | None:
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:
-    """The action, with the change that passed the first obstacle, if one did, and the next obstacle."""
+    """The change with which the export or compile gets furthest, and where it then stops. Else `text`."""
     for tried in case.captured.attempts:
         text = tried.advice or text
         further = [each for each in tried.attempts if each.reached]
@@ -419,7 +419,7 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 
 
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
-    """Whether an operator, or a kernel's check, rejected the values in the call of a package alone.
+    """Whether an operator or a kernel's check rejected the values of a call, if the workload is a package.
 
     False for programs, whose own statements may raise the same error.
     """

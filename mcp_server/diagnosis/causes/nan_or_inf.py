@@ -41,7 +41,7 @@ _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "const
 
 
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
-    """The source of the first bad value: a kernel, an input or a constant."""
+    """The source of the first bad value, and inputs with a few infinite or extreme elements."""
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if case.outputs_nonfinite and case.failed and not case.nan_accepted:
         # Inputs with a few infinities or extreme numbers. A mask has many; a trial decides.
@@ -193,7 +193,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     meant = first.perhaps_intended and not complained
     # A program succeeded with these values, and no eager run shows if the model intends them.
     unjudged = case.nan_unjudged or (case.ended_well and case.equals_eager is None and not asked)
-    # Arithmetic in the launch may have made minus infinity from a zero.
+    # A logarithm in the launch may have made minus infinity from a zero.
     launch = next((each for each in case.launches if each.index == first.launch), None)
     unjudged = unjudged or (bool(case.nan_written) and case.outputs_nan and not asked and not case.own_roots)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))

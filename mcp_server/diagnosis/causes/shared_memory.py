@@ -1,4 +1,4 @@
-"""What happened to memory that a call reads or returns, by the rows of the log of memory."""
+"""What the program did to memory that a call reads or returns, from the log of memory."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
 
 
 def _written_by_calls(case: DiagnosisState) -> set[str]:
-    """Constants that calls themselves change, such as buffers of the model. All constants if unknown."""
+    """Constants that calls themselves change, such as buffers of the model. All updated ones if unknown."""
     if case.view is None or case.package is None:
         return {name for update in case.updates for name in update.constants}
     storages, buffers = written_storages(case.view), case.view.wrapper.buffers
@@ -107,7 +107,7 @@ def _alone(case: DiagnosisState) -> Iterator[Evidence]:
 
 @dataclass(frozen=True)
 class _Row:
-    """What an event of the log means: `what` is its storage, act and interval.
+    """What an event of the log with the storage, act and interval `what` means.
 
     The first event for which the row `holds` is the suspect: likely if `sure`, otherwise possible. `more` is
     further evidence.
@@ -218,7 +218,7 @@ ROWS = (
         "owns it waited for the stream of the call; record_stream was not called",
         fix="call record_stream on the input, or keep the input alive until that stream has finished",
         after="x.record_stream(torch.cuda.current_stream())",
-        sure=lambda case: case.fails_only_alone,  # the hook waits after each call
+        sure=lambda case: case.fails_only_alone,  # the hook waits after each call, which hides the race
         more=_alone,
     ),
     _Row(
@@ -513,7 +513,7 @@ def detect_kept_state(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _taking_turns(case: DiagnosisState) -> int:
-    """Count threads that call the load of the suspect call in turns. 0 if one ends before the next."""
+    """Count threads that call the load of the suspect call in turns. 0 if one ends before the next begins."""
     call = case.suspect_call
     own = [c for c in case.calls if call is not None and (c.pid, c.load) == (call.pid, call.load)]
     own.sort(key=lambda each: each.t)

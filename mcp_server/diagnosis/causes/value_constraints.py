@@ -108,7 +108,7 @@ _BY_ZERO = ("ZeroDivision", "by zero")
 
 
 def division_failure(case: DiagnosisState) -> Evidence | None:
-    """Evidence that a division by zero ended the call: the text of the run, or its signal."""
+    """Evidence of a division by zero: the error or signal of the run, or wrong outputs that are finite."""
     plain = case.plain_run
     if may_hide_infinity(case):
         return seen("run", "the outputs are finite, and not as expected")
@@ -119,14 +119,14 @@ def division_failure(case: DiagnosisState) -> Evidence | None:
 
 
 def may_hide_infinity(case: DiagnosisState) -> bool:
-    """Whether numbers are finite and wrong: a clamp, for example, may hide a division by zero."""
+    """Whether the outputs are finite but wrong, so that a clamp, say, may hide a division by zero."""
     return case.plain_diverges and not case.outputs_nonfinite
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
     """Return the divisions that may have failed: those that raise in eager mode, or all if none does.
 
-    They divide floats if the outputs are finite but wrong.
+    If the outputs are finite but wrong, only float divisions are considered.
     """
     view = case.view
     if view is None or division_failure(case) is None:
@@ -259,7 +259,7 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
         yield seen("interpret", f"{event.node} ({event.op}) also divides by zero in eager mode")
 
 
-# Forms of operators that the user does not intend; eager mode and the package agree on them.
+# Keys of trials that replace a form of an operator that may be unintended, though eager mode has it too.
 EXACT, EVALUATION, WEIGHTS, CONTIGUOUS = "exact integers", "evaluation mode", "weights of now", "contiguous"
 
 
@@ -419,7 +419,7 @@ def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
 
 
 def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the prefix to remove from the name in the file, or from a missing one, to make them equal."""
+    """Yield the prefix that only the file's name has, and the one that only a missing name has."""
     for each in missing:
         if name.endswith(f".{each}"):
             yield name.removesuffix(each), ""
@@ -459,7 +459,7 @@ def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
     return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"
 
 
-EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums lose all others
+EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums lose small terms
 
 
 def is_extreme(leaf: TensorFacts) -> bool:

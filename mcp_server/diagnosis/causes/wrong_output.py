@@ -257,7 +257,7 @@ def detect_in_captures(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
-    """Return the launches that are wrong on correct inputs, each with a trial that runs it in eager mode."""
+    """Yield the launches that are wrong on correct inputs, each with a trial that runs it in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
     bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
     numbers = listed([str(each.launch) for each in every.wrong])
@@ -269,7 +269,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
         # right in eager mode in any case.
         tried = eager_key(each.launch) in case.trials and not size_is_open(case)
         lines = each.locations[:3] or case.call_locations
-        # The node of the program that it computes wrong, without names of generated code.
+        # What the launch computes wrong in the program, without names of generated code.
         differs = each.summary.partition(": ")[2].replace(f" (in {each.argument})", "")
         yield _Wrong(
             guilty=component("kernel", each.kernel, lines, launch=each.launch),
@@ -291,7 +291,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     came_back = all(call.outcome == "ok" for call in capture.calls)
     if not came_back or plain.failure != "none":
         return
-    if users_code(case) or not case.equals_eager:  # the user's code runs in the program as well
+    if users_code(case) or not case.equals_eager:  # the program runs it too: equal outputs do not clear it
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     for suspect in log_text.detect_from_log(case):
