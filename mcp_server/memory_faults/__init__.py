@@ -63,8 +63,8 @@ class AddressPart(Record):
     """A value used in the address: an element of an index tensor, or a scalar argument.
 
     `minimum` and `maximum` are the range seen at the launch. Values from `lowest` to `limit` - 1 stay inside
-    the addressed tensor. `beyond`: whether a value leaves it; None if unknown. `producers` are the launches
-    that last wrote the index tensor, `inputs` the labels of the model inputs that it depends on.
+    the addressed tensor. `beyond`: whether a value is outside this range; None if unknown. `producers` are
+    the launches that last wrote the index tensor, `inputs` the labels of the model inputs that it depends on.
     """
 
     kind: Literal["index", "scalar"]

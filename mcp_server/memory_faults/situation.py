@@ -106,7 +106,7 @@ class Situation:
 
     @cached_property
     def accesses(self) -> tuple[SourceAccess, ...]:
-        """The source accesses that may be meant: those on the reported line with the reported direction."""
+        """The accesses that may have faulted: those on the reported line with the reported direction."""
         if self.kernel is None:
             return ()
         program, line = read_program(self.kernel), self.access.line

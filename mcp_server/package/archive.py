@@ -269,7 +269,7 @@ class Package:
 
     @cached_property
     def weight_places(self) -> dict[str, list[Any]]:
-        """The content of `weights_config.json`, `{fqn: [file, shape, stride, offset]}`. Empty if bad."""
+        """The content of `weights_config.json`, `{fqn: [file, shape, stride, offset]}`. Empty if invalid."""
         try:
             raw = read_json(self._text(self.files.weights_config))
         except ValueError:
@@ -333,7 +333,7 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
 
 
 def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    """Return members and models of a file, or of an unpacked package with or without its top folder."""
+    """Return the container and its models: of a .pt2, a .so, or an unpacked or flat directory."""
     if path.is_dir():
         for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
             if (root / "data" / "aotinductor").is_dir():

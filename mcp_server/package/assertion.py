@@ -1,11 +1,12 @@
 """Traces failures inside a kernel: a failed index assertion, or a division by zero.
 
-For an assertion: kernel, launch, bound, origin of the index, and a fix. If a text matches several asserts or
-launches, each is a candidate.
+For an assertion, it finds the kernel, launch, bound, origin of the index, and a fix. If an error text matches
+several asserts or launches, each is a candidate.
 
-For a division: the integer divisions in C++ kernels whose divisor may be zero, and the divisor's origin. The
-CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead, which
-names no kernel. The forms are from torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
+For a division, it finds the divisions in C++ kernels whose divisor may be zero, and the origin of the
+divisor. The CPU raises SIGFPE for an integer division by zero. From torch 2.13 on most forms raise
+`ZeroDivisionError` instead, which names no kernel. The forms are from torch/_inductor/codegen/cpp.py, 2.8 to
+2.15.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class IndexSource:
 
     `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it (perhaps the one
     that asserts). Empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
-    it depends on. `allowed` is the range of elements that pass the check. None if unknown.
+    it depends on. `allowed` is the range of its values that pass the check. None if unknown.
     """
 
     load: Element
@@ -301,7 +302,7 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """Propose a fix: a check before the call if an input is the index, else a change where it is computed."""
+    """Propose a check before the call for an input or position as the index, else a change in the model."""
     position, bound = candidate.position, candidate.bound
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
@@ -347,7 +348,7 @@ def _host_size(text: str, candidate: Candidate) -> str:
 
 
 def without_number(label: str) -> str:
-    """Return the caller's name from `input 0 (ids)`."""
+    """Return `ids` for the label `input 0 (ids)`, and a label without parentheses unchanged."""
     inner = label.rpartition("(")[2].rstrip(")")
     return inner or label
 
@@ -357,7 +358,7 @@ _DIVIDES = frozenset({"div", "truncdiv", "floordiv", "mod", "remainder"})
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """One division of a launch whose divisor is not a size.
+    """One division in a launch, by a loaded value or a literal 0.
 
     `sources` are the tensors from which the divisor is loaded. Empty for a literal. `plain`: the divisor is
     one unmodified element, or a float element times a number.
@@ -376,7 +377,7 @@ class Division:
 
 
 def _divisions(tracer: Tracer, *, floats: bool) -> tuple[Division, ...]:
-    """List every division of integers (or of floats) whose divisor may be zero, without duplicates."""
+    """List the divisions of integers (or of floats) in C++ kernels whose divisor may be zero, each once."""
     found: dict[tuple[object, ...], Division] = {}
     for launch in tracer.view.wrapper.launches:
         kernel = tracer.view.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
@@ -391,14 +392,15 @@ def _divisions(tracer: Tracer, *, floats: bool) -> tuple[Division, ...]:
                 plain = _is_multiple(divisor) or (len(sources) == 1 and form is not None and form.is_plain)
                 place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
                 division = Division(launch, place, code, sources, plain)
-                # Keep the first: a scalar tail repeats the vector loop, and a value repeats its operands.
+                # Keep the first: a scalar tail repeats the divisions of its vector loop, and a value those of
+                # its operands.
                 loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
                 found.setdefault((launch.index, loaded), division)
     return tuple(found.values())
 
 
 def _is_multiple(term: Term) -> bool:
-    """Whether a float is an element times a number: it is 0 exactly if the element is."""
+    """Whether a term is a float element times nonzero numbers, so that it is 0 exactly if the element is."""
     match term:
         case Apply(op="mul", args=(Number(value=value), inner) | (inner, Number(value=value))) if value:
             return _is_multiple(inner)
@@ -408,7 +410,7 @@ def _is_multiple(term: Term) -> bool:
 
 
 def _divisors(value: Term, *, floats: bool) -> Iterator[Term]:
-    """Yield divisors that may be 0: float elements times a number, or integers with a load or a literal 0."""
+    """Yield divisors that may be 0: multiples of float elements (`floats`), or integers with a load or 0."""
     for term in parts(value):
         if not isinstance(term, Apply) or term.op not in _DIVIDES or len(term.args) != 2:
             continue

@@ -278,7 +278,7 @@ _FORMS: dict[str, tuple[Callable[[Scope, Statement, Call], None], range, str]] =
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
-    """Record that all of `source` is copied to `target`."""
+    """Record that `target` is overwritten with `source`, or with zeros if `source` is None."""
     scope.notes = Notes()
     place = (statement.line, statement.start, statement.end, statement.block.path[1:])
     scope.moved.append(Transfer(callee, target, source, *place))

@@ -210,7 +210,7 @@ class Dataflow:
         return Slice(ordered, inputs, constants, unset)
 
     def root(self, name: str) -> Buffer:
-        """Return the input or constant that a variable aliases, or the variable itself."""
+        """Follow a variable's aliases to the input, constant or first variable with this memory."""
         buffer = self.body.buffers[name]
         while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:
             base = self.body.buffers[buffer.base]
@@ -220,7 +220,10 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Yield writers whose values may reach step `order`, newest first; then, in a loop, later writers."""
+        """Yield writers whose values `use` may see at `order`, newest first.
+
+        In a loop, later writers follow: the previous iteration ran them.
+        """
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False

@@ -164,7 +164,7 @@ class Provenance:
 
     `source` says where this was read. `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and
     `context_guard` (with TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames, `comments` have only
-    graph nodes. It is `none` for C++ kernels, which have no comment. `stacks` contain all frames.
+    graph nodes. It is `none` if there are none: C++ kernels have no comment. `stacks` contain all frames.
     """
 
     source: Source

@@ -206,9 +206,9 @@ def _triton_parameters(
 ) -> tuple[Parameter, ...]:
     """Read a Triton kernel's parameters and roles from the C++ function that calls it.
 
-    Inductor's names in_ptr, out_ptr and in_out_ptr tell the role: code with only these names is read only if
-    a store is atomic or has a loaded index. The roles of other pointers come from the code, and from
-    `mutated_arg_names`, the result of Triton's own analysis.
+    Inductor's names in_ptr, out_ptr and in_out_ptr tell the role. If all names are of this kind, the code is
+    examined only if a store is atomic or has a loaded index. The roles of other pointers come from the code,
+    and from `mutated_arg_names`, the result of Triton's own analysis.
     """
     names = []
     for begin, stop in split_arguments(text, start, end):
@@ -259,8 +259,8 @@ def indexes_unchecked(source: str) -> bool:
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 _CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
 _TRITON = re.compile(rf"tmp\d+ = (?:tl\.full\(\[[^\]]*\], )?{_NUMBER}(?=$|, tl\.|\s)", re.M)
-PLAIN = frozenset({0.0, 1.0, -1.0})  # these numbers are in every kernel
-CLOSE = 1e-6  # relative difference; rounding to float32 may cause it
+PLAIN = frozenset({0.0, 1.0, -1.0})  # too common to identify a kernel
+CLOSE = 1e-6  # relative difference that rounding to float32 may cause
 
 
 @dataclass(frozen=True)

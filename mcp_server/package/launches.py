@@ -79,8 +79,8 @@ def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
     """Return name and role of each of a shim's `count` parameters. Names are "" for an unknown shim.
 
     `*_out` shims write their first tensor. Scatter and index_put also read it, as `out` is their `self`.
-    Shims with a trailing underscore (or an in-place overload such as `fill__Scalar`) mutate theirs. All other
-    tensors are read.
+    Shims with a trailing underscore (or an in-place overload such as `fill__Scalar`) read and write their
+    first tensor. All other tensors are read.
     """
     name = shim_operator(shim)
     first: Role = "read"
@@ -130,7 +130,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch. `index` counts from 0 in textual order: of execution, if there are no loops.
+    """One launch. `index` counts from 0 in the order of the text.
 
     `kernel` is the name in the wrapper (used by value printers and provenance), `symbol` the device symbol.
     `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked`: a shim's error code is

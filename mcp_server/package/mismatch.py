@@ -188,7 +188,7 @@ def _as_exported(passed: Sequence[str], expected: Sequence[str]) -> tuple[str, .
 def compare_inputs(
     signature: Signature, tensors: Sequence[GivenTensor], *, device_index: int | None = None
 ) -> list[Mismatch]:
-    """List all differences, fatal ones first, then by input. `tensors` are the flat inputs in calling order.
+    """List all differences: exchanged inputs, fatal ones, others. `tensors` are the inputs in calling order.
 
     `device_index` is the device on which the package is loaded, if the caller chose one. An unknown signature
     gives no differences.
@@ -285,7 +285,7 @@ def _one_input(
     sizes = list(_sizes(signature, item, tensor))
     yield from sizes
     if not any(m.aspect == "size" for m in sizes):
-        # This input's own sizes come first: `_relations` reports a conflict with those of other inputs.
+        # Compute strides from this input's own sizes. `_relations` reports if other inputs contradict them.
         pairs = zip(item.dims, tensor.shape, strict=True)
         own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
         yield from _strides(item, tensor, {**values, **own})
@@ -296,7 +296,7 @@ ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2)
 
 
 def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of an input's dimensions in which all sizes fit. Empty if as given, or in none."""
+    """Return a permutation of `shape` that fits the input. Empty if no fixed size is wrong, or none fits."""
 
     def fit(sizes: Sequence[int]) -> bool:
         pairs = zip(item.dims, sizes, strict=True)

@@ -57,7 +57,8 @@ FindingKind = Literal[
     "raced",
 ]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, on every CUDA architecture
-# For a grid class, a constant equal to the blocks on an axis (triton_heuristics.py, torch 2.8-2.15).
+# By grid class: the kernel's constant that equals the number of blocks on an axis, and this axis
+# (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # all but the first: from hostile text
 _MOST_LANES = 1 << 14
@@ -83,7 +84,7 @@ class Finding:
 
 
 def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Finding]:
-    """List the defects of a call for these values of the symbols, each once, at its first launch."""
+    """List the defects that kernels have for these values of the symbols, each once, at its first launch."""
     found: dict[tuple[str, str, str], Finding] = {}
     known = known_sizes(view.wrapper.symbols, given)
     for launch in view.wrapper.launches:
@@ -94,9 +95,9 @@ def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Fin
 
 
 def narrow_arithmetic(view: PackageView) -> list[Finding]:
-    """Find integer arithmetic on loaded values in fewer than 64 bits: the first in each kernel.
+    """Find, in each kernel, the first integer arithmetic on loaded values in fewer than 64 bits.
 
-    It may overflow, or be meant to wrap: only the same call computed in 64 bits can tell.
+    It may overflow, or wrap on purpose. Only the same call computed in 64 bits can tell.
     """
     found: dict[str, Finding] = {}
     for launch in view.wrapper.launches:
@@ -115,7 +116,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
 
 
 def narrow_addresses(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, int]]:
-    """List (kernel, line) where a user's kernel indexes over 2**31 elements in fewer than 64 bits."""
+    """List (kernel, line) where a user's kernel indexes a tensor of over 2**31 elements in < 64 bits."""
     found: dict[tuple[str, int], None] = {}
     known = known_sizes(view.wrapper.symbols, given)
     for launch in view.wrapper.launches:
@@ -141,7 +142,7 @@ def _narrow(term: Term) -> Apply | None:
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
-    """Return the largest compiled size of each expression, from inputs of up to `_LARGEST` elements."""
+    """Return the largest value that each size expression may have, in inputs of up to `_LARGEST` elements."""
     found: dict[str, int] = {}
     for each in view.package.inputs:
         sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
@@ -603,7 +604,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Computes a masked-off lane. Unknown values that all lanes share become numbers from `first` on."""
+    """Computes a masked-off lane. Unknown values that all lanes share become `first`, `first + 3`, ..."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})
@@ -627,7 +628,7 @@ class _MaskedLane(Evaluator):
 def _filler(body: Term, mask: str) -> float | None:
     """Return the value of a masked-off lane. None if the code is not understood.
 
-    NaN if it depends on unknown numbers. These count as positive.
+    NaN if it depends on unknown numbers, which are assumed to be positive.
     """
     try:
         first, second = (float(_MaskedLane(mask, number).value(body)) for number in (2.0, 5.0))

@@ -124,7 +124,7 @@ class Bound:
 
     @property
     def smallest(self) -> int | None:
-        """The bound if constant. Of one size, the smallest compiled value (0 if unchecked). Else None."""
+        """The bound if constant, or the least compiled value (0 if unchecked) of its only size, else None."""
         if self.value is not None:
             return self.value
         if len(self.sizes) != 1 or self.expression != self.sizes[0].symbol:

@@ -161,7 +161,7 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
 
 
 async def _compile(package: Package, kernel: Kernel, source: str, tools: Tools, work: Path) -> None:
-    """Compile the changed kernel with the package's flags and its original line numbers, but no others."""
+    """Compile only the changed kernel, with the package's flags and its original line numbers."""
     text, changed, member = package.kernel_text, compiled_form(source), package.files.kernel_source
     if member is None or kernel.source not in text:
         name = "wrapper.kernel.cpp"

@@ -1,7 +1,7 @@
 """Changes a kernel so that operands stay inside the domain of their operation.
 
-A guard returns an operand in the domain unchanged, so only results that were NaN or infinite change. In C++
-one template serves numbers and vectors; integers and NaN stay as they are.
+A guard leaves an operand inside the domain unchanged, so only results that were NaN or infinite change. In
+C++ one template serves numbers and vectors; integers and NaN stay as they are.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syn
 
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
-    """Yield texts to insert into a Triton kernel, with positions. Index operators `%` and `//` stay."""
+    """Yield texts to insert into a Triton kernel, with positions. `%` and `//` stay as they are."""
     tree = parsed(kernel.source)
     if tree is None:
         return

@@ -244,7 +244,7 @@ class ModelBuild:
 
 
 def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
-    """Return the launches on whose lines are compile errors, each with its first error, without `refused`."""
+    """Return launches whose lines have compile errors, each with the first error. Omit those in `refused`."""
     errors: dict[int, str] = {}
     for line, text in _ERROR.findall(log):
         errors.setdefault(int(line), text[:200])
@@ -278,7 +278,7 @@ def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> None:
-    """Copy weights at the end of a library (`force_mmap_weights`). The constants begin with their size."""
+    """Copy the weights after the ELF image (`force_mmap_weights`). The constants begin with their size."""
     facts = package.library
     if facts is None or facts.mapped_weights_bytes is None or facts.constants_offset is None:
         return

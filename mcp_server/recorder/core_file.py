@@ -325,7 +325,7 @@ _TABLES = {"tensor": "_ZTVN3c1010TensorImplE", "storage": "_ZTVN3c1011StorageImp
 def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
     """Read the open calls of the package. Raise `ProblemError` if the core file cannot be read.
 
-    `library` is the package's own. The recording has no call if no thread was in the package.
+    `library` is its original library. The recording has no call if no thread was in the package.
     """
     with open_core(path) as remains:
         loaded = LoadedLibrary(library, remains)
@@ -400,7 +400,7 @@ class MemoryReader:
         }
 
     def _vectors(self, thread: ThreadState, count: int) -> Iterator[tuple[int, ...]]:
-        """Yield the contents of possible vectors of `count` tensors, from the top of the stack down."""
+        """Yield the contents of possible vectors of `count` tensors, from the stack pointer on."""
         raw = b""
         while len(raw) < STACK and (part := self.remains.read(thread.sp + len(raw), _PAGE)):
             raw += part

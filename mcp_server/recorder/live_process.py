@@ -182,9 +182,10 @@ def _refused(pid: int) -> ProblemError:
 
 
 def _state(task: Path) -> ThreadState | int | None:
-    """Parse `202 0x7f.. 0x80 ... SP PC`. Return only the number of a running thread: its position is unknown.
+    """Read where a thread waits, from its file `syscall`: `202 0x7f.. 0x80 ... SP PC`.
 
-    Return None for a thread that has ended.
+    Return only the number of a running thread: its position is unknown. Return None for a thread that has
+    ended.
     """
     try:
         words = (task / "syscall").read_text().split()

@@ -79,7 +79,10 @@ async def without_recorder(path: Path, target: Path) -> list[str]:
 
 
 def _write(container: Container, libraries: Mapping[str, Path], target: Path) -> None:
-    """Copy the members. An original library is renamed next to the recorder, or gets its name back."""
+    """Copy the members. `libraries` replace the originals, which stay under another name.
+
+    Without `libraries`, the originals get their names back.
+    """
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -104,7 +107,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
 
 
 def build_id_of(package: Package) -> str:
-    """The build ID of the package's own library, even behind the recorder. Empty if it has none."""
+    """Return the build ID of the package's original library, not of a recorder. Empty if it has none."""
     library = package.files.library
     if library is None:
         return ""
@@ -279,7 +282,7 @@ async def build_library(
 
 
 FOLDER = "recordings"
-# A host run for its diagnosis may take longer, and its failing call must be recorded completely.
+# A host may take longer in a diagnosis than in production, and its failing call must be recorded completely.
 MODE, RING_MB, BUDGET_MB = "full", 128, 8192
 
 

@@ -98,7 +98,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
     """Return the source line of the code at `offset` in a file. None if unknown.
 
-    With `suffixes`, return the nearest line before it from a file with one of them, as for inlined code.
+    With `suffixes`, return the nearest line above it from a file with such a suffix: skips inlined headers.
     """
     try:
         if not binary.is_file() or binary.stat().st_size > LARGEST:
@@ -203,7 +203,7 @@ class CrashSite:
     """How a process died, and where: the host's lines, innermost first, and its innermost own function.
 
     `memory` says what was at the address of the access; `said` is the last message of libc. `inside` is the
-    thread of the call that the crashing thread belongs to, or 0.
+    thread whose open call this death concerns, or 0.
     """
 
     signal: str
@@ -303,7 +303,8 @@ class ThreadState:
     """A thread's position. `signal` ended the process, or is 0. `frame` is register rbp, if known.
 
     `waits` says in words what its system call waits for. `lock` is the address of the lock word if it waits
-    for a futex, `forever` if without a time limit. A thread that `computes` is outside any system call.
+    for a futex, `forever` is True if it has no time limit. A thread that `computes` is outside any system
+    call.
     """
 
     number: int
@@ -322,7 +323,7 @@ class Remains:
     """The threads, starting with the one that got the signal. `read` returns fewer bytes at memory gaps.
 
     `unknown` are threads of a live process that compute and could not be stopped to read their position.
-    `address` is the one whose access killed the first thread, `said` the last message of libc.
+    `address` is the memory address whose access killed the first thread, `said` the last message of libc.
     `is_cut` is True if the core file ends before its last page. `place` returns the offset of memory in the
     core file. None for a live process, and for memory that is not in the file.
     """
@@ -439,7 +440,8 @@ def in_team(thread: ThreadState, barrier: int, remains: Remains) -> bool:
 def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:
     """Return the threads that can never go on: each waits for threads that cannot go on either.
 
-    `waits` maps each waiting thread to the holders of what it needs. It is free if one of them can go on.
+    `waits` maps each waiting thread to the holders of what it needs. A thread can go on if one of its holders
+    can.
     """
     stuck = {thread for thread, holders in waits.items() if holders}
     while free := {thread for thread in stuck if not set(waits[thread]) <= stuck}:

@@ -48,8 +48,8 @@ from mcp_server.worker.events import Called, Inputs
 from mcp_server.worker.protocol import RebuildRequest, RecordedTensor, ReplayRequest, Step
 
 KNOWN_DTYPES = frozenset(DTYPES.values())
-MOST_LAST = 32  # calls on a device, which return before their kernels have run
-MOST_READ = 8  # the newest recordings of a folder
+MOST_LAST = 32  # last calls on a device to look at: they return before their kernels ran
+MOST_READ = 8  # newest recordings of a folder that are read
 MOST_REPLAYED = 8  # candidates to replay
 REPLAY_S = 120.0
 
@@ -230,7 +230,7 @@ class TakenCall:
     """A call from a recording: the file of its inputs, its number, and the host's lines that make it.
 
     `inputs` is None if no call could be repeated. `site` is where the host died outside of calls.
-    `input_at_fault` is the input in whose memory it died.
+    `input_at_fault` is the input whose memory the fatal access hit.
     """
 
     inputs: Path | None
@@ -349,8 +349,8 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
 def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -> str:
     """Say where the host destroyed the loader that the crashed thread still called. Empty if it did not.
 
-    The thread must have died in its call, or at the line of its last call. If a later call of the model
-    returned, it had another loader.
+    The thread must have died in its call, or at the line of its last call. Empty if a later call of the model
+    returned: it had another loader.
     """
     last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
     model = recording.models[last.model] if last is not None else None
@@ -365,7 +365,7 @@ def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -
 
 
 def _written_anew(library: str, recording: Recording) -> str:
-    """Say if a library's file was written to between start and crash. A replaced file is "(deleted)"."""
+    """Say if a library's file was changed between start and crash. Ignore a replaced ("deleted") file."""
     with suppress(OSError):
         died_ns = recording.path.with_suffix(".crash").stat().st_mtime_ns
         written_ns = Path(library).stat().st_mtime_ns
@@ -381,7 +381,7 @@ KILLED = (
 
 
 def _was_killed(recording: Recording) -> bool:
-    """Whether the host was killed without a handled signal: the crash file exists and is empty."""
+    """Whether the host was watched and is gone, but neither its end nor a fatal signal was recorded."""
     watched = recording.path.with_suffix(".crash").is_file() and recording.crash is None
     return watched and not (recording.ended or recording.alive)
 
@@ -402,7 +402,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
 
 
 def death_in(folder: Path) -> TakenCall | None:
-    """How a process of a recording died, if its calls do not show that."""
+    """Return how the newest crashed host in a folder died. None if none crashed, or its call itself did."""
     for path in recordings_in(folder)[:MOST_READ]:
         recording = read_recording(path)
         if recording.crash is not None:
@@ -594,7 +594,7 @@ def _code(file: str, line: int) -> str:
 def _told(
     chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate], package: str
 ) -> Iterator[str]:
-    """Yield what the reader must know: which call this is, and which were tried before."""
+    """Yield facts about the chosen call: which it is, what was kept, and which calls were tried before."""
     candidate, call = chosen.candidate, chosen.candidate.call
     when = {each.kept for each in call.inputs if each.bytes is not None}
     kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"

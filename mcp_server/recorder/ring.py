@@ -133,7 +133,7 @@ class RecordedModel:
     calls: int = 0
     weights: tuple[RecordedWeights, ...] = ()
 
-    memory_before: int = 0  # resident bytes of the process at its first look
+    memory_before: int = 0  # resident bytes of the process when the recorder first looked
     memory_last: int = 0
     deleted_ns: int = (
         0  # when the host destroyed the loader, by thread `deleted_by` at the stack `deleted_at`

@@ -241,7 +241,7 @@ class _Program:
 
 @dataclass(frozen=True)
 class Unwinder:
-    """Follows a thread's calls. `file_of` maps a path in memory to the file to read."""
+    """Follows a thread's calls. `file_of` maps the path of a mapped file to the file to read."""
 
     remains: Remains
     file_of: Callable[[str], Path]

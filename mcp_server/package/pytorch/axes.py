@@ -142,7 +142,7 @@ class Axes:
     # Loops.
 
     def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
-        """Extend `place` by the loops of `ranges`. Raise `NotRead` if an end of a loop is computed."""
+        """Extend `place` by the loops of `ranges`. Raise `NotRead` if a loop bound is no sum of sizes."""
         inside = dict(place)
         for each in ranges:
             start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)
@@ -156,7 +156,7 @@ class Axes:
         return inside
 
     def within(self, place: Place, box: Box) -> tuple[dict[str, Loop], dict[Axis, Axis]]:
-        """Return the loops limited to `box`, and the whole axis of each limited axis."""
+        """Return the loops limited to `box`, and for each limited axis the axis that it is a part of."""
         inside = {name: self._part(loop, box) for name, loop in place.items()}
         pairs = [
             pair for name, loop in place.items() for pair in zip(inside[name].axes, loop.axes, strict=True)
@@ -198,7 +198,7 @@ class Axes:
         return None
 
     def _above(self, value: Whole) -> Box | None:
-        """Return the part of one axis in which a sum is not negative. None for several axes."""
+        """Return the part of one axis in which a sum is not negative. None if it depends on several axes."""
         ends = self.bounds(value)
         if ends is not None and ends[0].is_positive_or_zero():
             return {}

@@ -1,6 +1,6 @@
 """Calls of operators in a wrapper as torch calls, from the operator's schema or the package's JSON.
 
-`Alone` is one call that can be made alone, with arguments that a probe recorded.
+`Alone` is one launch that can be repeated by itself, with arguments that a probe recorded.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Expressions:
         self._named: dict[str, str] = {}
 
     def named(self, value: Value, hint: str = "t") -> Value:
-        """Give the value its own name."""
+        """Assign the value to a variable, unless it is a number or already a name."""
         if value.scalar or re.fullmatch(r"\w+", value.text):
             return value
         if value.text not in self._named:

@@ -92,7 +92,7 @@ class _Writer:
     def written(self, checks: Sequence[Check]) -> Function:
         stores, places = self.stores, {}
         for store in stores:
-            # C++ has this order; in Triton, the index variables of a reduction are innermost.
+            # Outermost first: y and z, then x, then those of a reduction (r). C++ loops keep their order.
             ranges = sorted(store.ranges, key=lambda r: (r.name[0] == "r", r.name[0] not in "yz"))
             places[store] = self.axes.entered(ranges, {})
         for store in stores:

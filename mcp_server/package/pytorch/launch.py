@@ -54,7 +54,10 @@ class Lifetimes:
         self._families = grouped((each.storage, each) for each in self.buffers.values())
 
     def may_be_new(self, argument: Argument, launch: Launch) -> bool:
-        """Whether nothing reads the memory behind an argument under another name after this launch."""
+        """Whether a launch may return a new tensor instead of writing to an argument's memory.
+
+        Nothing may use this memory under another name afterwards.
+        """
         buffer = self.buffers.get(argument.target or "")
         if buffer is None or argument.view is not None or buffer.sizes is None:
             return False
@@ -135,7 +138,7 @@ class Launches(Tensors):
         self.schemas, self.lifetimes = schemas, Lifetimes(self.body)
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
-        self.names: dict[str, str] = {}  # better names for `buf3` of the wrapper
+        self.names: dict[str, str] = {}  # meaningful names for `buf3` and the like
         self.by_memory: set[str] = set()  # variables whose memory a statement below addresses
         self.read_unseen: set[int] = set()  # storages that statements missing from the program use
 
@@ -178,7 +181,7 @@ class Launches(Tensors):
             self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
 
     def _operator(self, launch: Launch) -> None:
-        """Write the call, and also over its own arguments: `torch.mm(t0, t1)`, if necessary with `out=`."""
+        """Write the call, and once more as an expression of its own arguments: `torch.mm(t0, t1)`."""
         if launch.kind == "proxy_executor":
             calls, index = self.package.package.proxy_calls, launch.proxy_index
             if index is None or not 0 <= index < len(calls):

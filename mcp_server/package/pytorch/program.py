@@ -35,7 +35,10 @@ MOST_SHOWN = 3
 
 @dataclass(frozen=True)
 class OddLaunch:
-    """A launch that computes something else than all `others` of its kind, and the lines that differ."""
+    """A launch that differs from all `others` of its kind, and the lines that differ.
+
+    `text` is the program with the lines of the others in their place.
+    """
 
     launch: int
     kernel: str

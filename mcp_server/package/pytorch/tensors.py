@@ -130,7 +130,7 @@ class Tensors:
             self.scope.lines.append(f"{name} = {self._computed(symbol.expression)}")
 
     def _computed(self, expression: str) -> str:
-        """Convert the integer `(1.0/2.0)*n` to `n // 2`."""
+        """Write a computed size. `(1.0/2.0)*n` is an integer: `n // 2`."""
         half = re.fullmatch(r"\(1\.0/(\d+)\.0\)\*(\w+)", expression.replace(" ", ""))
         if half:
             return f"{self.identifier(half[2])} // {half[1]}"
@@ -162,7 +162,7 @@ class Tensors:
         return [each.strip() for each in found[-1].split(",") if each.strip()]
 
     def assigned(self, name: str, before: int) -> str | None:
-        """Return the last text that was assigned to a variable of the wrapper."""
+        """Return the last text assigned to a variable of the wrapper above the offset `before`; else None."""
         if not re.fullmatch(r"\w+", name):
             return None
         found = re.findall(rf"\b{name} = (.*?);", self.wrapper.text[:before])
@@ -224,7 +224,9 @@ class Tensors:
         return self.constants[name].fqn if name in self.constants else name
 
     def layout(self, name: str) -> Layout:
-        """Return sizes, strides and type of a wrapper tensor: of flat memory if an operator chose the layout.
+        """Return sizes, strides and type of a wrapper tensor.
+
+        If an operator chose the layout, the tensor counts as flat memory.
 
         Raise `NotRead` if they are not known.
         """

@@ -164,7 +164,7 @@ _MADE = re.compile(r"^(\w+) = ", re.M)
 
 
 def put_together(lines: Sequence[str]) -> list[str]:
-    """Replace decomposed functions in the statements of a function."""
+    """Replace statements into which the compiler decomposed a function (softmax, ...) with a call of it."""
     text = "\n".join(lines)
     for pattern, written in _COMPILED:
         for found in list(pattern.finditer(text)):

@@ -403,7 +403,7 @@ class Values(Operators):
         return None
 
     def _in_lanes(self, terms: tuple[Term, ...], lanes: Sequence[Range], place: Place) -> Term | None:
-        """Return one term over the lanes that gives `terms` in order, the last lane fastest. Else None."""
+        """Return one term that gives `terms` in order as the lanes vary, the last one fastest. Else None."""
         if terms in self._in_turn:  # shared subterms stay shared
             return self._in_turn[terms]
         first, found = terms[0], None
@@ -492,7 +492,7 @@ class Indexed:
 
     `places` are the known values of computed parts; `is_known` if all are. `by_dim` has the axis of each
     dimension. Empty if one is sliced or has no axis of its own. `gathers` is the dimension along which
-    `gather` reads the same.
+    `gather` reads the same elements, or None.
     """
 
     of: Tensor
@@ -654,7 +654,7 @@ def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, T
 
 
 def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term], int]) -> bool:
-    """Whether a term matches the pattern, with one operand for all `x`. Operands are added to `found`."""
+    """Whether a term matches the pattern, and all `x` in it are the same operand (added to `found`)."""
     match pattern, term:
         case Size(), _:
             found.append(term)

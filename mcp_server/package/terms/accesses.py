@@ -6,7 +6,7 @@ kernel has none either: `index_checks` derives them from accesses at a loaded in
 A lane is one combination of the loop variables. Its address is computed in the types of the code. If there
 are too many lanes, those are tried where each loop variable, or each digit that `//` and `%` make of it, is
 smallest or largest: a sum of multiples of digits has its extremes there. If such a lane is masked off, the
-last lane that is not is tried.
+last unmasked iteration of each loop is tried instead.
 """
 
 from __future__ import annotations
@@ -99,7 +99,11 @@ class Lane(Evaluator):
 
 
 def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
-    """Yield all lanes or, of many, those at the extremes, last first. May raise `UnknownValue`."""
+    """Yield all lanes. May raise `UnknownValue`.
+
+    If there are too many, yield only those at the ends of the loops, the last iterations first, then those at
+    the edge of a mask.
+    """
     plain = Lane({}, sizes)
     spans = {each.name: plain.span(each) for each in access.ranges}
     if prod(map(len, spans.values())) <= _MOST_LANES:
@@ -159,7 +163,7 @@ def _digits(access: Access, plain: Lane) -> list[int]:
 
 
 class Spans:
-    """Judges an access by intervals, which is fast and usually enough. May raise `UnknownValue`."""
+    """Checks an access with intervals, which is fast and usually decides. May raise `UnknownValue`."""
 
     def __init__(self, access: Access, sizes: Mapping[str, int]) -> None:
         plain, self.access = Lane({}, sizes), access
@@ -256,7 +260,7 @@ def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list
 def index_checks(
     program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
 ) -> tuple[Check, ...]:
-    """Derive a check for each access to `parameter` at a loaded index: it must lie within its dimension.
+    """Derive a check for each access to `parameter` at a loaded index: the index must lie in its dimension.
 
     The tensor has this `shape` and `stride`, in elements. If the index does not belong to one dimension, the
     check is for the whole offset and the extent of the tensor.

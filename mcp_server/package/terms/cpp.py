@@ -104,7 +104,7 @@ def read_cpp_program(kernel: Source) -> Program:
 
 
 def _most_bits(limit: re.Match[str]) -> str:
-    """Return the value of `sizeof(T) * CHAR_BIT`, the limit of a shift."""
+    """Return the number for `sizeof(T) * CHAR_BIT`, with or without ` - std::is_signed_v<T>` after it."""
     dtype = dtype_of(limit["type"]) or "int64"
     return str(8 * itemsize_of(dtype) - bool(limit["signed"] and dtype != "uint8"))
 
@@ -200,7 +200,7 @@ class _Reader(Reader):
         return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
 
     def _of_current_loops(self, term: Term) -> Term:
-        """Rename a term's loops to those around this point. Vectors and remainder are the same loop."""
+        """Rename a term's loops to those around this point. A vector loop and its remainder count as one."""
         names = {each.name.removesuffix("_tail"): each.name for each in self.loops}
         bound = {each.name for fold in parts(term) if isinstance(fold, Fold) for each in fold.ranges}
 

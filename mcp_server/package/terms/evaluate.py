@@ -247,7 +247,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The values for which operand number `operand` is defined: `low` to `high`, or all but 0 (`nonzero`).
+    """The values of operand number `operand` that an operator accepts: `low` to `high`, or not 0 (`nonzero`).
 
     `is_open` excludes the ends, where the result is infinite. Operations of one `family` need the same guard.
     """
@@ -291,7 +291,7 @@ DOMAINS = {
     "asin": Domain("acos", low=-1.0, high=1.0),
     "acosh": Domain("acos", low=1.0),
     "atanh": Domain("acos", low=-1.0, high=1.0, is_open=True),
-    "pow": Domain("pow", low=0.0, is_open=True),  # 0 only if the exponent is below 0
+    "pow": Domain("pow", low=0.0, is_open=True),  # `outside` accepts 0 if the exponent is not negative
 }
 """Domains by the operator of a term."""
 

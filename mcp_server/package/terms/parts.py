@@ -1,4 +1,4 @@
-"""The parts of terms, terms rebuilt, and terms in words.
+"""Lists the parts of terms, rebuilds terms, and writes them as text.
 
 `key` compares two terms except for their constants. `say` writes a term as the model would:
 `floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)`. It omits what code generation adds: casts that keep the
@@ -43,7 +43,7 @@ def children(term: Term) -> tuple[Term, ...]:
 
 
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
-    """Yield a term and its subterms, each once, outermost first. `inside_indices` adds those of indices."""
+    """Yield a term and its subterms, each once, outermost first. `inside_indices` adds terms in indices."""
     seen = {term}
     queue = [term]
     for each in queue:  # `queue` grows during the loop

@@ -119,7 +119,7 @@ class Translator:
             case Name(name=name):
                 return self.look(name)
             case Item(base=base, index=index):
-                pointer = self.term(base)  # if no address, an array of lanes, which counts as one
+                pointer = self.term(base)  # if no address, an array of lanes, read as one element
                 at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
                 return self.loaded(operator("add", at)) if at else pointer
             case Operation(op="deref", args=(pointer,)):
@@ -331,7 +331,7 @@ def operator(op: str, args: tuple[Term, ...]) -> Term:
         op = {"bitand": "and", "bitor": "or", "bitnot": "not", "bitxor": "ne"}.get(op, op)
     if op in ("and", "or"):
         for this, other in (args, args[::-1]):
-            if isinstance(this, Number):  # the other operand of `mask & test`
+            if isinstance(this, Number):  # `True and x` is x, `True or x` is True
                 return other if bool(this.value) == (op == "and") else this
     if op in _TESTS or op in _DRAWN:
         return Apply(op, args, _DRAWN.get(op, "bool"))

@@ -1,9 +1,9 @@
 """Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds.
 
 The statements are read in order. A branch adds a test to everything inside it. A function of the same source
-is read where it is called. Of names whose values pass from one iteration to the next, only those are
-understood that grow by the same step in each iteration or accumulate a reduction. Names that an unread
-statement assigns are not understood.
+is read where it is called. A name whose value passes from one iteration to the next is understood only if it
+grows by the same step in each iteration or accumulates a reduction. Names that an unread statement assigns
+are not understood.
 """
 
 from __future__ import annotations

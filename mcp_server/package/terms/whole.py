@@ -94,7 +94,7 @@ class Whole:
         return total
 
     def is_positive_or_zero(self) -> bool:
-        """Whether the sum cannot be negative, for any positive sizes."""
+        """Whether the sum is certainly not negative, whatever the sizes (all positive)."""
         moved = self.replaced({atom: named(atom) + constant(1) for atom in self.atoms})
         return all(count >= 0 for _, count in moved.terms)
 
