@@ -186,7 +186,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Op
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """Return a mask of the differing elements for each output. If its layouts differ, mark none."""
+    """Return a mask of the differing elements for each output. Mark none where the layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)
@@ -321,7 +321,7 @@ def _allowed(
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
-    """Return how far rounding moves each element."""
+    """Return how far rounding moves each element: the root mean square of the distances from `exact`."""
     squares = torch.zeros(exact.shape, dtype=torch.float64, device=exact.device)
     for each in others:  # one at a time, because a tensor may be large
         squares += finite(each - exact).square()

@@ -301,7 +301,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
-        """Return the nearest candidate. None if the tensor is within the tolerance of none."""
+        """Return the nearest candidate within the tolerance. None if there is none."""
         measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)

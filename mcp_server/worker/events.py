@@ -189,7 +189,7 @@ MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
 
 
 class Called(Event):
-    """A call returned. `seconds` last until the device has finished."""
+    """A call returned. `seconds` include the wait for the device."""
 
     call: int = 0
     seconds: float = 0.0
@@ -249,7 +249,7 @@ class ExpectedOutput(OutputChange):
 
 
 class Compared(Event):
-    """The outputs of the package compared with expected ones. `counts`: how many were expected, returned."""
+    """The outputs of the package compared with expected ones. `counts`: outputs expected, returned."""
 
     equal: bool
     counts: list[int] = field(default_factory=list)

@@ -315,7 +315,7 @@ class _Operators(SourceFileLoader):
 
 
 def _take_operators(path: str, report: Report) -> None:
-    """Run the statements. Report errors instead of raising them: the call may not need these operators."""
+    """Run the registrations of a script. Report errors, because the call may not need these operators."""
     path = _directory_first(path)
     module = module_of(path, PREFIX + os.path.basename(path)[:-3])
     with open(path, "rb") as file:

@@ -78,7 +78,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
 
 
 def arrange(loaded: Any, path: str) -> Inputs:
-    """Return the arguments that an inputs file means. May raise `Refused`."""
+    """Return the arguments that a loaded inputs file has. May raise `Refused`."""
     if isinstance(loaded, torch.Tensor):
         return Inputs((loaded,), {})
     if isinstance(loaded, (list, tuple)):

@@ -226,7 +226,7 @@ def capturing() -> bool:
 
 
 def idle(patience_s: float = 2.0) -> bool:
-    """Whether the current stream is idle within this time. Reading values waits until it is."""
+    """Whether the current stream becomes idle within this time. Reading values would wait for it."""
     if not torch.cuda.is_initialized():
         return True
     limit = time.monotonic() + patience_s

@@ -241,7 +241,7 @@ MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
-    """Return the first NaN or +inf in row-major order, or, if there are only -inf, as in masks, the first."""
+    """Return the first NaN or +inf in row-major order. Return the first -inf if there is no other."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))

@@ -108,7 +108,7 @@ def operate(request: TimingRequest, report: Report) -> None:
 
 
 def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
-    """Return a call of another build of the model."""
+    """Load another build of the model. Return a function that calls it."""
     changed = request.copy()
     changed["package"] = package
     loader = load(changed, report)
@@ -416,7 +416,7 @@ def is_pure(node: Any) -> bool:
 
 
 def ends_here(node: Any, fixed: dict[Any, int]) -> bool:
-    """Whether a node that depends on an input uses this one, which depends on none."""
+    """Whether a node that depends on an input uses this one, which depends on no input."""
     if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     users = (user for user in node.users if user.op != "output" and not is_assertion(user, fixed))

@@ -349,7 +349,7 @@ def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
 
 
 def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` over slices as scan, or as vmap if passes are independent. The body may append."""
+    """Rewrite a `for` over slices, with appends to lists, as scan, or as vmap if passes are independent."""
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
         return None

@@ -47,7 +47,7 @@ class Minimiser(Generic[T]):
 def minimise_while(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
 ) -> tuple[tuple[T, ...], bool]:
-    """Reduce `items` while `fails`. Return what is left, and whether the search ended before `spent`."""
+    """Reduce `items` while the rest `fails`. Return the rest, and False if `spent` ended the search."""
     search = Minimiser(tuple(items))
     while candidates := search.candidates():
         failing = None

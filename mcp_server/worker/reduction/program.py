@@ -26,7 +26,7 @@ CAP = 4 << 30  # limit of all recorded values together, in bytes
 
 @dataclass(frozen=True)
 class Program:
-    """A flat graph. `values`: by placeholder; `weights`: its placeholders; `ranges`: (min, max) by symbol."""
+    """A flat graph. `values` by placeholder; `weights`: those of weights; `ranges`: (min, max) by symbol."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]

@@ -174,7 +174,7 @@ def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> 
 
 
 def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
-    """Return an expression for a tensor. With a seed, values are random, in the range of its finite ones."""
+    """Return an expression for a tensor. With a seed, use random values in the range of its finite ones."""
     device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
     if seed is None:
         return 'saved["{}"]{}'.format(name, device)
@@ -203,7 +203,7 @@ def _dynamic_shapes(found: Cut) -> str:
 
 
 def _configs(found: Cut, configs: Configs) -> str:
-    """Return the options of the compile as text. Options of operators are only for those in the cut."""
+    """Return the options of the compile as text. Keep shims of torch's operators and of those in the cut."""
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):
         return repr(configs)
