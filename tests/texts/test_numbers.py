@@ -73,9 +73,9 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         "78 of 78 on the CPU": (r"\| category right \| 78 of 78 \|",),
         # Counted by a test below.
         "[32 of 32](corpus/README.md#two-defects)": ("is in 32 of 32 now",),
-        "32 of 32 on CUDA": (r"\| category right \| 32 of 32 \|",),
-        "48 of 48 on the CPU": (r"\| right of `proven` \| 48 of 48",),
-        "29 of 30 on CUDA": (r"\| right of `proven` \| 19 of 19 \| 29 of 30",),
+        "32 of 32 on CUDA": (r"\| category right .* 32 of 32 \|",),
+        "48 of 48 on the CPU": (r"right of `proven`, .*\| 48 of 48",),
+        "29 of 30 on CUDA": (r"right of `proven`, .*\| 29 of 30",),
     },
     ("benchmarks/README.md", FAULTS): {
         "27 of 27; with the official flags 11 of these stay silent": (
