@@ -63,8 +63,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
         bench.run(kind, marks(kind, report, request.get("unset", {})))
 
 
-# glibc fills memory from malloc with the complement of this byte, and freed memory with the byte itself
-# (malloc.c, alloc_perturb and free_perturb). New float32 values are 3.4e38 (0x7f7f7f7f) or 0.75 (0x3f3f3f3f).
+# M_PERTURB sets a byte. glibc fills memory from malloc with its complement, and freed memory with the byte
+# itself (malloc.c, alloc_perturb, free_perturb). New float32 values: 3.4e38 (0x7f7f7f7f), 0.75 (0x3f3f3f3f).
 M_PERTURB = -6
 FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
 RELATIVE = 1e-3  # smaller differences may come from threads that sum in another order
@@ -117,7 +117,7 @@ class Bench:
     report: Report
     runs: int = 0
     loader: Any = None
-    alive: list[Any] = field(default_factory=list)  # constants of updates, which the caller must keep alive
+    alive: list[Any] = field(default_factory=list)  # constants of updates: the loader keeps no reference
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
         """Return the outputs of one call of a fresh load. They may alias weights until the next run."""

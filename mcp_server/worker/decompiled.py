@@ -368,7 +368,7 @@ def schema_of(shim: str, name: str, overload: str) -> events.Schema:
         )
         for each in schema.arguments
     ]
-    # `torch.mm(a, b)` says the same as `aten.mm.out`, more simply.
+    # `torch.mm(a, b)` is simpler than `aten.mm.out`, with the same meaning.
     plain = overload == "out" and hasattr(torch, name) and sum(each.is_out for each in arguments) == 1
     dotted = "" if overload == "default" else f".{overload}"
     return events.Schema(shim, f"torch.{name}" if plain else f"torch.ops.aten.{name}{dotted}", arguments)

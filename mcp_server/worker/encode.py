@@ -88,7 +88,7 @@ def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
 def decode(configs: Configs) -> Configs:
     """Return the options for torch. Raise AttributeError for an unregistered operator, as a script would."""
     found, named = dict(configs), configs.get(BY_OPERATOR)
-    if isinstance(named, dict):  # by `namespace.name.overload`
+    if isinstance(named, dict):  # its keys are `namespace.name.overload`
         found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named.items()}
     return found
 

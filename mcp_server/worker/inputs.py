@@ -60,7 +60,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
         raise Refused("no such " + what, path, FORMS) from None
     except OSError as error:
         raise Refused("the {} cannot be read: {}".format(what, error.strerror), path, FORMS) from None
-    if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 or later
+    if start[:2] != b"PK" and start[:1] != b"\x80":  # neither a zip nor a pickle of protocol 2 or later
         why = "was not written by torch.save" if start else "is empty (0 bytes)"
         raise Refused("the {} {}".format(what, why), path, FORMS)
     try:

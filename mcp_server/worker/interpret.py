@@ -194,7 +194,7 @@ class Watcher(torch.fx.Interpreter):
             found = overflowed(result, wide) if wide is not None else None
             if wide is not None and found is not None:
                 self.overflowed.add(n.name)
-                # Rounding to a float does harm only if large values are subtracted.
+                # Rounding to a float counts as intended: it does harm only if large values are subtracted.
                 modular = wide.is_floating_point() or any(
                     word in str(user.target) for user in n.users for word in MODULAR
                 )

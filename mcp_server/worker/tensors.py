@@ -127,7 +127,7 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
         exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
         return exact[0], exact[1], float(total), exact[2]
     if part.device.type == "cpu" and part.dtype in (torch.float32, torch.float64):
-        signs = part.sign()  # a dot product takes a third of the time; its count is exact up to 2^24
+        signs = part.sign()  # faster than count_nonzero: a dot product, exact up to 2^24
         nonzero = torch.dot(signs, signs)
     else:
         nonzero = torch.count_nonzero(part)
@@ -241,7 +241,7 @@ MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
-    """Return the first NaN or +inf in row-major order. Return the first -inf if there is no other."""
+    """Return the first NaN or +inf in row-major order. If there are none, return the first -inf."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))

@@ -646,7 +646,7 @@ def _rows_of(node: Any, dim: int) -> list[Any]:
         return []
     if name in ("softmax", "log_softmax", "slice"):
         return [first] if node.args[1] % len(shape) != dim % len(shape) else []
-    mixed = len(node.args[1]) if name == "layer_norm" else int(name in PRODUCTS)  # last dimensions
+    mixed = len(node.args[1]) if name == "layer_norm" else int(name in PRODUCTS)  # last dimensions, mixed
     return [] if dim >= -mixed or (dim < -2 and name in ("matmul", "bmm")) else [first]
 
 

@@ -71,11 +71,11 @@ class Change:
     lines: range = range(0)  # lines of the replaced statement
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # entered while the change is tried
     example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
-    convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the program's arguments
+    convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the arguments of the program
     module: Optional[Callable[[], Any]] = None  # makes what is exported in place of the model
     narrows: bool = False  # whether it may reject declared sizes
     exact: bool = True  # whether it must agree at other values of the example
-    factor: int = 1  # it rejects sizes that are not multiples of it
+    factor: int = 1  # the program rejects sizes that are not multiples of it
 
     def takes(self, sizes: Iterable[int]) -> bool:
         """Whether the changed program must accept these declared sizes."""
@@ -215,7 +215,7 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
     """Yield the dynamic dimensions: number among the tensors, number among the leaves, dimension, `Dim`."""
     module = importlib.import_module("torch.export.dynamic_shapes")
     found: List[Tuple[Any, Any]] = []
-    with contextlib.suppress(Exception):  # not in the structure of the inputs
+    with contextlib.suppress(Exception):  # the dynamic shapes lack the structure of the inputs
         given = module._combine_args(failing.module, failing.args, failing.kwargs)
         shapes = failing.options["dynamic_shapes"]
         named = shapes if isinstance(shapes, dict) else dict(zip(given, shapes))
@@ -835,7 +835,7 @@ def _of_row(
     block[number:] = made
     for node in (each for new in made for each in ast.walk(new)):
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
-            ast.copy_location(node, statement)  # the node is from a template
+            ast.copy_location(node, statement)  # the line is that of a template
     same = next(
         (n for n, pair in enumerate(zip(after[::-1], made[::-1])) if pair[0] is not pair[1]),
         min(len(after), len(made)),

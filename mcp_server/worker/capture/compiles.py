@@ -85,7 +85,7 @@ class Comparisons:
         self._tell(SystemExit())
 
     def _kept(self, actual: Any, expected: Any) -> Comparison:
-        """Keep both sides. The actual side is the one that a call returned."""
+        """Keep both sides of a comparison. The actual side is the one that a call returned."""
         arrays = (
             s if not hasattr(s, "__array_interface__") else torch.as_tensor(s) for s in (actual, expected)
         )

@@ -65,7 +65,7 @@ class Hook:
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """Reset in a forked child: a thread of the parent may hold the lock, and owns the files."""
+        """Reset in a forked child: a thread of the parent may hold the lock. The files are the parent's."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 
