@@ -183,7 +183,7 @@ def check_failed(case: DiagnosisState) -> bool:
 
 
 def name_of(item: CompiledInput) -> str:
-    """The name of the input as the user writes it, if the signature tells."""
+    """The input as the user writes it (`args[1]`), or its name in the package."""
     return item.path or item.name
 
 

@@ -88,7 +88,7 @@ CLOSING_S = 0.8  # time to end running processes, and to weigh what is known
 async def diagnose_recording(
     context: Context, folder: Path, workload: PackageWorkload, *, budget_s: float, symptom: Symptom
 ) -> Verdict:
-    """Return a verdict on the most informative call of the recording. `workload`: the package.
+    """Return a verdict on a recording's most informative call, or on the kernel captures in `folder`.
 
     Raises `ProblemError`, which says what was not kept, if no call can be repeated.
     """

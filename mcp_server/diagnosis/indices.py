@@ -81,7 +81,7 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
 
 
 def further_inputs(case: DiagnosisState) -> list[Index]:
-    """The indices of all other checks: the call stopped at its first bad index."""
+    """The indices of other checks, which the call may not have reached: it stopped at a bad index."""
     failed = checked_inputs(case)
     if not failed or case.view is None:
         return []

@@ -112,7 +112,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 
 
 def with_subject(verdict: Verdict, workload: Workload | None, context: Context) -> Verdict:
-    """Return a verdict that was reached without a case, with the subject among its artifacts."""
+    """Add the `Subject` file to the artifacts of a verdict that has no `DiagnosisState`."""
     with suppress(ProblemError):  # on a full disk, return the verdict alone
         kept = leave_subject(DiagnosisState(workload), context)
         return verdict.model_copy(update={"artifacts": [*verdict.artifacts, kept]})

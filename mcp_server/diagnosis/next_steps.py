@@ -114,7 +114,7 @@ TOOLS: dict[Category, tuple[str, str]] = {
 REPEATED = "find out whether it fails every time, and with which error first"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
-# Observations that make a tool's result redundant.
+# For each tool, the observation that already shows its result.
 SHOWN_BY = {
     "check_devices": "compare_inputs",
     "dump_kernel_io": "watch_launches",
@@ -285,7 +285,7 @@ RUNS = {
 
 
 def command_for(step: str, case: DiagnosisState) -> str:
-    """The command of a step. Empty if there is none."""
+    """The command that repeats a step or shows what it saw. Empty if there is none."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
     arguments = call_arguments(case)

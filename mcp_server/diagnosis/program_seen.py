@@ -336,7 +336,7 @@ class ProgramSeen:
 
     @property
     def plain_diverges(self) -> bool:
-        """Whether the repeated call returns the values that the script found wrong."""
+        """Whether the repeated call returns other values than the user or the script expects."""
         return self.plain_run is not None and self.plain_run.differs
 
     @property

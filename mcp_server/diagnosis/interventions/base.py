@@ -130,7 +130,9 @@ class Intervention:
 
     @property
     def keeps_values(self) -> bool:
-        """Whether only dtype, rank, layout or place of inputs change: a correct call returns equal values."""
+        """Whether only the storage of inputs changes (dtype, shape, layout, device), so that a correct call
+        still returns equal values.
+        """
         return bool(self.changes) and all(change.change in KEEPING for change in self.changes)
 
 
@@ -192,7 +194,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """Describe NaN and infinities in each output, even where they are no failure. Empty if none."""
+        """Describe NaN and infinities in each output, even if it is no failure. Empty if there are none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))

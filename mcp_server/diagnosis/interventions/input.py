@@ -108,7 +108,7 @@ def as_before(leaf: Leaf, what: str, of: tuple[Path, int]) -> Intervention:
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Return the intervention for a change that a caller of `try_fix` wrote."""
+    """Return the intervention for a change, described in the notation of this module."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
@@ -126,7 +126,7 @@ def compiled_values(names: Sequence[str]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """Update the package with copies of these constants, so that later writes do not change them."""
+    """Update the package with copies of these constants, each in its own memory."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -272,7 +272,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """Return the words that select the elements, after a space. Empty for all elements."""
+    """Return the words that select the elements, with a leading space. Empty if all are selected."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):

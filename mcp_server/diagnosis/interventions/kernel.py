@@ -174,7 +174,7 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     )
 
 
-# The overflow in the explanation of an origin.
+# An overflow of exp in the explanation of an origin.
 EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is (?:inf|\S+, too large for (?P<dtype>\w+))")
 # The largest argument after the shift. The limit is 88.7 in float32 and 11.1 in float16, and sums of the
 # results must also fit.

@@ -33,7 +33,7 @@ IN_TURN = ("state", "parameter")
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """Return the trial of a change with which export or compile pass, with the outputs of eager mode."""
+    """Return the trial of the change with which export or compile give eager mode's outputs, if any."""
     again = [each for each in tried.attempts if each.again]
     found = next((each for each in again if each.outcome == "passes"), None)
     if found is None:

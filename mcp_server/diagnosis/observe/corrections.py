@@ -200,7 +200,7 @@ def _wide(kernel: _KernelText) -> _Edits:
 
 
 def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
-    """The first operand that is no argument of the kernel: an argument may be a Python number."""
+    """The first operand that is no argument of the kernel (which may be a Python number, without `.to`)."""
     while isinstance(node, ast.BinOp):
         node = node.right if _names(node.left) <= passed else node.left
     return node

@@ -170,7 +170,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 
 
 async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context) -> Sequence[LaunchValues]:
-    """Make the call once and keep these launches' values. Empty without probes."""
+    """Make the call once and keep these launches' values. Empty if probes cannot be added."""
     try:
         shown = len(launches) * ARGUMENTS
         seen = await dump_kernel_io(context, case.package_call, launches=launches, save=True, shown=shown)
@@ -181,7 +181,7 @@ async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context)
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """Return the fault with its first element. None if no value is at fault."""
+    """Return the fault with its first bad element. None if there is none."""
     if fault.kind != "value" or fault.element or fault.high is None:
         return fault
     launch = view.wrapper.launches[fault.launch]
@@ -256,7 +256,7 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
 
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
 MOST_USUAL = 3  # elements replaced by a usual value, each in a separate trial
-LEAST_VARIED = 2  # elements of a line that is too short for a deviation
+LEAST_VARIED = 2  # a line of so few elements is too short for a deviation
 MOST_COUNTED = 1 << 16  # most elements of a tensor that are examined
 _BOOLEAN = {"True": True, "False": False}
 
@@ -348,8 +348,8 @@ def _all_good(leaf: Leaf, condition: Condition) -> Intervention | None:
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
     """Return changes that set one offending element to the median of its input, the furthest element first.
 
-    Changes of constant lines follow, as their deviation is 0, then one change of all elements. The nearest
-    good value could make another part of the model fail, as 1e-38 does in a reciprocal.
+    Then come changes of lines of equal elements, whose deviation is 0, and one change of all elements. The
+    nearest good value could make another part of the model fail, as 1e-38 does in a reciprocal.
     """
     found: dict[str, tuple[float, Intervention]] = {}
     every: dict[int, list[Intervention]] = {}
@@ -382,7 +382,7 @@ def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> lis
 
 
 def _varied(leaf: Leaf, at: tuple[int, ...], tensor: Tensor, usual: float) -> Intervention | None:
-    """Set one element of each constant line of an input. None if no line through `at` is constant."""
+    """Set one element of each line of equal elements. None if no line through `at` has equal elements."""
 
     def constant(index: tuple[int, ...], axis: int) -> bool:
         return len({tensor.value(each) for each in _line(tensor, index, axis)}) == 1
@@ -450,7 +450,7 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
 
 
 def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
-    """Yield the indices along `axis`."""
+    """Yield the indices of the line along `axis` through an element."""
     for place in range(tensor.shape[axis]):
         yield (*through[:axis], place, *through[axis + 1 :])
 

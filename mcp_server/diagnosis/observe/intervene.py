@@ -160,7 +160,7 @@ def judged(trial: Trial) -> Trial:
     """Judge a trial by the outputs, if the calls returned. NOT_APPLICABLE if no expectation fits."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:  # elements that remain are faulty
+    if fails_by_values and cut is not None and cut.part:  # the elements that are left are still wrong
         same = "a call with fewer elements returns the same values for them, including the wrong ones"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
@@ -265,7 +265,7 @@ def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
 
 
 def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
-    """Return GONE if the exported program agrees with the package once operators do what they declare.
+    """Judge a trial: GONE if the exported program agrees with the package once operators do as declared.
 
     An operator may write memory without declaring it. The model then reads what was written. The package
     does not know of the write, and computes the value again or stores it elsewhere.

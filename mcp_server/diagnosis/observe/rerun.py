@@ -214,7 +214,8 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 class TryUsersKernels(Observation):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
-    The line is in a user's kernel, rebinds the input of a CUDA graph, or loads a package that is captured.
+    The line is in a user's kernel, rebinds the input of a CUDA graph, or loads a package that is called while
+    a graph is captured.
     """
 
     name = "try_users_kernels"

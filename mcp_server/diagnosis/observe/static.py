@@ -178,7 +178,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
         return mismatch
     (low, high), size = bounds, int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
-        return mismatch  # export itself raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2
+        return mismatch  # export itself raises the lower bounds of Dim.DYNAMIC and Dim.AUTO to 2
     sentence = without_doubt(mismatch.sentence)  # the program confirms the bound
     note = f"{sentence}; the exported program allows {low}..{high}"
     if (low is None or size >= low) and (high is None or size <= high):
@@ -215,7 +215,7 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def _bound(mismatch: Mismatch) -> str:
-    """Return the violated bound of the size. Empty for another kind of mismatch."""
+    """Return the bound that the size violates, `min` or `max`. Empty for other mismatches."""
     low, dots, _ = mismatch.expected.partition("..")
     return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 

@@ -129,7 +129,7 @@ class JudgeBySource(Observation, name="decompile", seconds=15, best=SEARCHES, al
 
 
 SHARE = 0.7  # of the remaining budget; trying the workaround on the whole program follows
-# Public reports took 100 to 580 s (benchmarks/results.json). A default budget leaves less: then
+# `bisect` took 100 to 580 s on public reports (benchmarks/results.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
 

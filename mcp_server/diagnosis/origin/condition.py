@@ -82,7 +82,7 @@ def good_ranges(question: Question) -> list[tuple[int, int]] | None:
 
 
 def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
-    """Return pieces of the element's domain on which the term is monotone. May raise `UnknownValue`."""
+    """Yield the ends and the direction of pieces on which the term is monotone, or raise `UnknownValue`."""
     queue = [question.ends]
     for _ in range(_PIECES):
         if not queue:
@@ -279,7 +279,7 @@ def condition_at(
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
-    """Return the condition on an element, from all points that read it: `term` at the first one."""
+    """Return the condition on an element from all points that read it. At the first, `term` is examined."""
     questions = []
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)

@@ -34,7 +34,7 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# POINTWISE look up each element; the numbers are the positions of values and boundaries among their tensors.
+# POINTWISE operators look up each element. The numbers: which tensor has the values, which the boundaries.
 # A result of RUNNING depends on all elements up to its place, one of PRODUCTS on a row and a column.
 POINTWISE = {"bucketize": (0, 1), "searchsorted": (1, 0)}
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
