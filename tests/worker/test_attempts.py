@@ -39,6 +39,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("largest first", "n = x.shape[0]\nif len(self.grown) < n:\n    self.grown = torch.arange(n * 1.0)\n"
      "return self.grown[:n, None] + x", ()),
     ("assertion", "assert (x > -100).all(), 'low'\nreturn x * 2", ()),
+    ("assertion", "if k.sum() != 5:\n    raise ValueError(k)\nreturn x * 2", (torch.tensor([3, 2]),)),
     ("number of a tensor", "return torch.zeros(int(k.max())) + x.sum()", (torch.tensor([3, 2]),)),
     ("choice of a module", "return self.parts[k.item()](x)", (torch.tensor(1),)),
     ("choice of a module", "n = (0, 1)[k.item()]\nreturn self.parts[n](x)", (torch.tensor(1),)),

@@ -489,7 +489,7 @@ def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
     declared = list(declared_dims(failing))
     dims = [dim for *_, dim in declared]
     derived = {dim.root.__name__ for dim in dims if hasattr(dim, "root")}
-    known = {name_of(dim): dim for dim in dims if not hasattr(dim, "root") and name_of(dim) not in derived}
+    known = {n: dim for dim in dims if (n := name_of(dim)) not in {"", *derived} and not hasattr(dim, "root")}
     beyond = [
         (known[name], bound, farthest(sizes))
         for name, sizes in _sizes_in(declared, shapes, list(map(name_of, dims))).items()

@@ -484,10 +484,14 @@ class Selected(ast.NodeTransformer):
 
 @on_statement
 def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    if not isinstance(node, ast.Assert):
+    """Rewrite an assertion, or an `if` that only raises, with the message if that is a plain text."""
+    raises = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Raise) is not None
+    if not raises and not isinstance(node, ast.Assert):
         return None
     test = Unconverted().visit(copy.deepcopy(node.test))
-    message = node.msg if node.msg is not None else ast.Constant("assertion failed")
+    test = parsed("torch.logical_not(T)", T=test) if raises else test
+    given, told = getattr(node, "msg", None), "unexpected" if raises else "check failed"
+    message = given if isinstance(given, ast.Constant) else ast.Constant(f"{told}: {ast.unparse(node.test)}")
     return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *after]
 
 
@@ -777,13 +781,7 @@ REWRITES = [
     Rewrite("padding to a multiple", ANY, of_remainder, "pad without the test"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
-    Rewrite(
-        "check for none",
-        VALUE,
-        without_check,
-        "leave out the check",
-        "the rest is computed also if there is nothing",
-    ),
+    Rewrite("check for none", VALUE, without_check, "leave out the check", "the rest runs on nothing, too"),
     Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
     Rewrite(
         "loop over slices",
