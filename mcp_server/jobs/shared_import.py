@@ -6,7 +6,7 @@ requests early, so that the import runs in parallel with the user's program, who
 core.
 
 The processes create no tensor and touch no device (worker/fork_server.py). Like all supervised children, they
-end with the server. It ends a process earlier if the process has been idle for long, has served many
+end with the server. The server ends a process earlier if it has been idle for long, has served many
 requests, has grown, or has loaded files that have since changed on disk.
 """
 

@@ -104,7 +104,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
 
 
 class Recorder(torch.fx.Interpreter):
-    """Keeps results of the `wanted` nodes, up to `cap` bytes. `terms`: the numbers that each element sums."""
+    """Keeps results of the `wanted` nodes, up to `cap` bytes. `terms`: how many numbers each element sums."""
 
     def __init__(self, module: Any, wanted: frozenset[str], cap: int, report: Report) -> None:
         super().__init__(module)

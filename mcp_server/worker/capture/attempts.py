@@ -399,7 +399,7 @@ def time_left() -> float:
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Raise `TimeoutError` in the body when the time limit of the program is near."""
+    """Raise `TimeoutError` in the body when the time limit is near. Do nothing outside the main thread."""
 
     def stop(_signal: int, _frame: Any) -> None:
         raise TimeoutError("it did not end in the time that was left")
@@ -736,7 +736,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
 def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
     """Return an empty change, the code that registers the parameter, and code that registers a buffer.
 
-    Record its line in `told`.
+    Record the parameter's line in `told`.
     """
     found, before, after = registration(owner, name), "", ""
     if found is not None:

@@ -211,7 +211,8 @@ def fixed_sizes(
 ) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
     """If only the last call breaks a guard, yield code that leaves the guard's operator to eager mode.
 
-    `attempts.operate_sizes` runs it in a new process, since this one keeps decompositions it used (2.13).
+    Also yield the operator's line. `attempts.operate_sizes` runs the code in a new process, since this one
+    keeps decompositions that it used (2.13).
     """
     known, restrictions = places(program), restrictions_of(program, guards)
     against = broken(restrictions, known, shapes[-1]) if shapes else []
