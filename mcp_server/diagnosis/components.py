@@ -124,7 +124,7 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Return why the call cannot be made outside its program: an operator is missing in `run`.
+    """Return why the call cannot be made outside its program, if an operator is missing in `run`.
 
     Empty if none is, or if the program lacks it as well.
     """
@@ -142,7 +142,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 
 
 def operators_from(case: DiagnosisState) -> list[Evidence]:
-    """Evidence of the lines that registered the call's operators: only they were run."""
+    """Evidence of the program's lines that were run to register the call's operators."""
     plain = case.plain_run
     found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:

@@ -60,7 +60,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = tuple(
 
 
 def observations() -> list[Observation]:
-    """Return new instances of all observations: some of them count their rounds."""
+    """Return new instances of all observations, because some count their rounds."""
     return [make() for make in OBSERVATIONS]
 
 

@@ -139,7 +139,7 @@ class RunSeen:
 
     @property
     def left_alone(self) -> list[int]:
-        """Inputs that the call should have changed and did not: the package writes to an aligned copy."""
+        """Inputs that the call should have changed and did not, as the package wrote to a copy."""
         return [each.input for each in self._looked_at if each.misaligned and not each.changed]
 
     @property
@@ -471,7 +471,7 @@ class ProgramSeen:
 
     @property
     def only_compiled(self) -> bool:
-        """Whether a compile failed: of the given exported program, or in the script, which it ended."""
+        """Whether the compile of the given program failed, or a failed compile ended the script."""
         if isinstance(self.workload, ExportedWorkload):
             return self.log_source == "compile"
         phase = self.failing_phase

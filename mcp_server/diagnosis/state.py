@@ -200,7 +200,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def nan_questioned(self) -> bool:
-        """Whether NaN counts against the call: nothing accepts it, or it is unjudged."""
+        """Whether NaN counts against the call, because nothing accepts it, or it is unjudged."""
         return self.nan_unjudged or not self.nan_accepted
 
     @property

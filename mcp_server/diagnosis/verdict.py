@@ -79,7 +79,7 @@ OF_ANY_VIEW = ("crashing", "fix", "intervention", "refusal", "observed", "harmfu
 
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """Merge the suspects of each cause: the most specific view, with the evidence of all views."""
+    """Merge the suspects of each cause into the most specific one, with the evidence of all."""
     views: dict[str, list[Suspect]] = {}
     for suspect in suspects:
         views.setdefault(suspect.key, []).append(suspect)
@@ -180,7 +180,7 @@ def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
 
 
 def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """Sort the suspects without the bystanders: the first is the one that the verdict names.
+    """Sort the suspects, without bystanders. The verdict names the first.
 
     They are sorted by these questions, in this order: does it do harm, is it more than a hint, is it proven,
     is it proven on the whole call and not on a part of it, and how close is it to the root cause.

@@ -171,7 +171,7 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
-    """Whether it is odd that a constant has only zeros: it is for a matrix or weight.
+    """Whether it is odd that a constant has only zeros. It always is for a matrix or weight.
 
     Biases and running means start as zeros. One of them is odd if there are similar constants (of other
     layers, or with the same last name), and none has only zeros.

@@ -82,7 +82,7 @@ _FIXED = {
 
 
 def detect_fixed(case: DiagnosisState) -> Iterator[Suspect]:
-    """What the build fixed, and how the call differs: in a size, or in Python state."""
+    """What the build fixed silently: sizes, Python state, or a parameter that forward changes."""
     stages = [tried.stage for tried in case.captured.attempts]
     for tried in case.captured.attempts:
         row, alone = _FIXED.get(tried.stage), stages.count(tried.stage) > 1
@@ -181,7 +181,7 @@ class Scalar:
 
     @property
     def forms(self) -> tuple[float, ...]:
-        """Return numbers that may represent it in the code: itself, or its reciprocal (division on CUDA)."""
+        """The numbers that the code may have for the value: itself, or its reciprocal (division on CUDA)."""
         number = float(self.value) if self.kind in ("int", "float") else None
         return () if number is None else (number, 1 / number) if number else (number,)
 

@@ -300,7 +300,7 @@ def _evidence(
     sure: bool,
     case: DiagnosisState,
 ) -> Iterator[Evidence]:
-    """Yield what shows the mismatch: our comparison, the package's own check, a bad access, a trial."""
+    """Yield what shows the mismatch: the comparison, the package's own check, a bad access, a trial."""
     yield seen("check_devices", sentence)
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
         same_input = error.fields.get("input") in (None, str(mismatch.input_index))
@@ -338,7 +338,7 @@ def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
-    """Give the fix if a line of the model rejects a size: a wider `Dim` alone fails as well."""
+    """Return the fix for a size that a line of the model rejects, so that a wider `Dim` is not enough."""
     where = f"{Path(line.file).name}:{line.line}"
     text = f"split or pad the batch to {mismatch.expected}, or change {where}, which rejects {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)

@@ -385,7 +385,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
 
 
 def _changed(case: DiagnosisState) -> list[ModelLocation]:
-    """The line whose change made the export or compile pass: an error may name only the call of torch."""
+    """The line whose change made the export or compile pass, as an error may name only the call of torch."""
     every = (each for tried in case.captured.attempts for each in tried.attempts)
     passed = (each for each in every if each.outcome == "passes" and each.line)
     lines = ((each.file, each.line, each.before.partition("\n")[0]) for each in passed)

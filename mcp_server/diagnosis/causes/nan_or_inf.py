@@ -110,7 +110,7 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """Return the suspect for a launch that is finite in eager mode: a guard would hide its fault."""
+    """Return the suspect for a launch that is finite in eager mode, without a guard, which would hide it."""
     wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None

@@ -419,7 +419,7 @@ def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
 
 
 def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the prefix that only the file's name has, and the one that only a missing name has."""
+    """Yield the prefix that only the name in the file has, and that of a missing name; one is empty."""
     for each in missing:
         if name.endswith(f".{each}"):
             yield name.removesuffix(each), ""

@@ -113,7 +113,7 @@ def changed(leaf: Leaf, change: Change) -> Intervention:
 
 
 def compiled_values(names: Sequence[str]) -> Intervention:
-    """Keep the compiled values of these constants: the updates before the captured call omit them."""
+    """Keep the compiled values of these constants, by omitting them from updates before the captured call."""
     of = names[0] if len(names) == 1 else f"{len(names)} constants"
     return Intervention(
         key=f"constant:compiled:{','.join(sorted(names))}",

@@ -348,7 +348,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def of_one_kind(first: Seen, second: Seen) -> bool:
-    """Whether two calls failed alike, apart from numbers in the text: the first bad element may vary."""
+    """Whether two calls failed alike, apart from numbers in the text (the first bad element may vary)."""
     if alike(first, second):
         return True
     texts = [_NUMBER.sub("", each.essence) for each in (first, second)]

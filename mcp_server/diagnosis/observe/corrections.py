@@ -153,7 +153,7 @@ def _masked(kernel: _KernelText) -> _Edits:
 
 
 def _guarded(kernel: _KernelText) -> _Edits:
-    """Mask a load: at indices marked as unused, or with the mask of the kernel's stores.
+    """Mask a load at indices that mark unused elements, or with the mask of the kernel's stores.
 
     Masked lanes get a value that does not change a reduction.
     """
@@ -224,7 +224,7 @@ def _before_end(kernel: _KernelText) -> _Edits:
 
 
 def _restored(kernel: _KernelText) -> _Edits:
-    """Make the tuner restore what the kernel updates: its trial launches run on the program's own tensors."""
+    """Make the tuner restore what the kernel updates, as its trials run on the program's own tensors."""
     updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*ATOMICS)
     for call in kernel.function.decorator_list:
         if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith("autotune") or not updated:

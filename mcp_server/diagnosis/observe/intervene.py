@@ -119,7 +119,7 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
 
 
 def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
-    """Combine all input changes that alone left a failure: two causes can hide each other.
+    """Combine all input changes that alone left a failure, as two causes can hide each other.
 
     If the combination removes the failure, reduce it: leave out each change in turn. Empty if one change
     alone removed the failure. No combination is tried twice.
@@ -257,7 +257,7 @@ class WatchOperators(Observation, seconds=5, best=LOCATES):
 
 
 def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
-    """Return the request for two calls in one process: the second may read kept memory."""
+    """Return the request for two calls in one process; the second may read memory that an operator kept."""
     assert case.call is not None
     steps = case.call.request.get("steps")
     again = {"steps": [*steps, steps[-1]]} if isinstance(steps, list) and steps else {"calls": 2}

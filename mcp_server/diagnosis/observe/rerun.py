@@ -339,7 +339,7 @@ def _undecided(change: Intervention, failing: Seen, why: str) -> Trial:
 
 @contextlib.contextmanager
 def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
-    """Move packages aside that the captured run wrote: the program may only compile if there is none."""
+    """Move packages aside that the captured run wrote, as the program may compile only if there is none."""
     own = case.capture is not None and not case.capture.finished.reused
     files = [each.path for each in case.captured.overwritings if own]
     written = {path for path in files if path.is_file()}

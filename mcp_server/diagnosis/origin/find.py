@@ -395,7 +395,7 @@ class _Finder:
             told.advice = too_short(lowest, highest, told.allowed, table)
 
     def _ask_rounding(self, told: _Told, source: Computed, start: Computed | Place | Produced) -> None:
-        """Explain a bad value that is finite when computed again: the kernel rounded in another order."""
+        """Explain a bad value that is finite when computed again, by the kernel's other order of rounding."""
         if not finite(told.value):
             return
         by_rounding = undecided(self.walker, source)
@@ -491,7 +491,7 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """Return the other points that read the same elements: only loops vary that no index uses."""
+    """Return the other points that read the same elements, by varying the loops that no index uses."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]
