@@ -55,8 +55,7 @@ def family_row(family: Family) -> str:
     text = family.example if len(family.example) <= SHOWN else family.example[:SHOWN] + "…"
     ticks = ("`` ", " ``") if "`" in text else ("`", "`")
     releases = f" (torch {family.torch})" if family.torch else ""
-    marked = f'<a id="{family.id}"></a>{ticks[0]}{text}{ticks[1]}'
-    cells = (marked, family.meaning + releases, family.not_proven)
+    cells = (f"{ticks[0]}{text}{ticks[1]}", family.meaning + releases, family.not_proven)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

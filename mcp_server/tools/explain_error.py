@@ -146,7 +146,7 @@ class Explanation(Record):
 
     `known` is False if no family matched: then `lines` are those most like an error. `category` is set if the
     text decides it; otherwise `candidates` are the possible ones, the likeliest first. `meaning` is empty if
-    the summary says it. `trace` needs a package. `page` is the family's section in the documentation.
+    the summary says it. `trace` needs a package. `page` lists the texts of all families.
     """
 
     known: bool
@@ -243,7 +243,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
         "not_proven": family.not_proven,
         "releases": family.torch,
         "guide": guide_path(family.guide),
-        "page": f"guides/error-texts.md#{family.id}",
+        "page": "guides/error-texts.md",
         "kernel": root.fields.get("kernel", ""),
         "generated": list(facts.locations[:_FRAMES]),
     }
