@@ -109,7 +109,7 @@ def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: 
     return component("kernel", symbol, list(distinct), launch=launch.index)
 
 
-_WHAT = re.compile(r"^\s*what\(\):\s*")  # beginning of an uncaught exception's text in C++
+_WHAT = re.compile(r"^\s*what\(\):\s*")  # what C++ prints before the text of an uncaught exception
 
 
 def said(error: ErrorFact) -> Evidence:

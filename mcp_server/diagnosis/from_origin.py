@@ -29,7 +29,7 @@ from mcp_server.worker import events
 
 MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # characters of an expression in a summary
-LONGEST_EXPLAINED = 60  # the same where the summary also names the operation at fault
+LONGEST_EXPLAINED = 60  # the same, if the summary also explains the fault
 ALL_LINES = 100
 TOO_LARGE = "compute this result in a wider type, such as float32, or scale its operands down"
 

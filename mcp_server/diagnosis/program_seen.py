@@ -231,7 +231,7 @@ class ProgramSeen:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
-    host_package: Path | None = None  # the only package in the command line of the program or the host
+    host_package: Path | None = None  # the package that the host is thought to call
     taken: TakenCall | None = None  # the recording that the call comes from
     filled: FilledInput | None = None  # filled input in a second run of the host
     captures: Sequence[KernelCapture] = ()  # captured launches of another run

@@ -78,11 +78,11 @@ class DiagnosisState(CallSeen):
     located: LocatedFault | None = None
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
-    kernel_defects: dict[Finding, Intervention | None] | None = None  # each with its removal
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
     users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel and mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
-    origin_changes: list[Intervention] = field(default_factory=list)  # each removes the bad value there
+    origin_changes: list[Intervention] = field(default_factory=list)  # each removes the bad value
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     following: Verdict | None = None  # verdict on the second failure that remains without the first cause

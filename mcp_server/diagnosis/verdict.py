@@ -532,7 +532,7 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
         return None
     if (fix.after or "").startswith(CHECK):
         at = next((f", {PurePath(line.file).name}:{line.line}" for line in case.call_locations), "")
-        # A host is no Python program.
+        # The check is Python code, which a host cannot use.
         code = None if case.host is not None else in_language_of(case.call_locations, fix.after)
         mark = "//" if code != fix.after else "#"
         return fix.model_copy(update={"after": code and f"{code}  {mark} before the call{at}"})

@@ -153,7 +153,7 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     """
     read = case.constants_read or ()
     typical = sorted(each.largest for each in read if each.bad is None and each.zeros < each.elements)
-    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # few trained weights exceed 1
+    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # at most 1: few trained weights exceed it
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
@@ -263,7 +263,7 @@ def _own(read: ConstantValues, name: str, factor: float | None) -> Step:
     return {**update_from(read.file), "own": own}
 
 
-LARGE = 100.0  # scale that few trained weights exceed
+LARGE = 100.0  # magnitude that few trained weights exceed
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE, harmful=False)

@@ -245,7 +245,7 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # of argparse; it exits with 2
+_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # as argparse prints it
 REFUSED_STATUS = 2
 
 
@@ -330,7 +330,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
         if case.loads and not missing_weights and defect.slug not in SEEN_IN_A_CALL:
-            continue  # the loader accepted it: a remark
+            continue  # the loader accepted the file, so this is a remark
         yield _Unusable(
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),

@@ -227,7 +227,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-TURNS = 4  # passes among the last launches that show an endless loop and not a kernel that hangs
+TURNS = 4  # passes of a loop among the last launches that show that it is endless
 
 
 def looping(case: DiagnosisState) -> list[int]:

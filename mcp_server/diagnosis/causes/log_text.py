@@ -37,7 +37,7 @@ from mcp_server.tools.explain_error import as_sentence, in_words
 from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
-OF_HOOK = "-capture/site/sitecustomize.py"  # imports the modules that it watches
+OF_HOOK = "-capture/site/sitecustomize.py"  # the hook, which imports the modules that it watches
 
 # The usual component at fault for a category, and how near to the root cause it is.
 BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {

@@ -103,7 +103,7 @@ def _of_outputs(holding: HoldsOutputs, case: DiagnosisState) -> Suspect:
 KEEP_LESS = "copy what is needed of an output (.clone()), and drop the output: a view of it keeps all of it"
 LARGE = 32 << 20  # bytes that justify a change
 SEVERAL = 3  # so many loaders are more than a program needs
-GROWS = 1.5  # outputs grow if twice as many calls keep this many times the blocks
+GROWS = 1.5  # the program keeps outputs if later it holds this many times the blocks
 
 
 def held(case: DiagnosisState) -> list[CapturedCall]:

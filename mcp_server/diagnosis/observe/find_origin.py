@@ -230,7 +230,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         edited = await _made_if_possible(_edit(origin, case, context), case)
         edits = [edited] if edited is not None else []
         changes = [*edits, *case.origin_changes]
-        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # those prove nothing
+        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # last: they prove nothing
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:

@@ -231,7 +231,7 @@ def operands(expression: Expression) -> list[Operand]:
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]
-        if called.isidentifier():  # the text of an operator call has its arguments
+        if called.isidentifier():  # else it is an operator call, whose text names its arguments
             found.append(Operand(name=called, label=label, made_by=made_by))
     return found
 
