@@ -472,6 +472,14 @@ class NodeStrided(OfNode):
     """A user's operator that gives other values for contiguous copies of its arguments."""
 
 
+class NodeFromEnd(OfNode):
+    """An indexing with a negative index, which counts from the end: `value`, at `index` of node `of`."""
+
+    of: str
+    index: list[int]
+    value: int
+
+
 class NodeTraining(OfNode):
     """An operator in training mode: a dropout, or a batch norm that uses the statistics of the batch."""
 

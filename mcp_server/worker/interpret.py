@@ -84,9 +84,11 @@ def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
     """Return other forms of the program, of which the user may have meant one."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
-        forms["int64"] = lambda program: Exact(program.module(), watcher.overflowed)
-    if watcher.strided:
-        forms["contiguous"] = lambda program: Contiguous(program.module())
+        forms["int64"] = lambda program: Formed(program.module(), exact, watcher.overflowed)
+    if watcher.event_counts[events.NodeFromEnd]:
+        forms["absent"] = lambda program: Formed(program.module(), absent)
+    if watcher.event_counts[events.NodeStrided]:
+        forms["contiguous"] = lambda program: Formed(program.module(), contiguously)
     if watcher.training:
         forms["evaluation"] = lambda program: _evaluated(program.module(), watcher.training)
     if weights := request.get("weights"):
@@ -158,13 +160,14 @@ class Watcher(torch.fx.Interpreter):
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
         self.training: set[str] = set()
-        self.strided = False  # whether a user's operator depends on the layout of its arguments
-        self.differs = False
+        self.differs = False  # whether a user's operator depends on the layout of its arguments
+        self.negative: Optional[tuple[int, torch.Tensor]] = None
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
         result = super().call_function(target, args, kwargs)
         self.differs = depends_on_layout(target, args, kwargs, only_tensors(result))
+        self.negative = negative(target, args)
         return result
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -187,8 +190,12 @@ class Watcher(torch.fx.Interpreter):
             if in_training(n):
                 self.training.add(n.name)
                 self._report(events.NodeTraining, n)
+            if self.negative is not None:
+                place, index = self.negative
+                at = (index < 0).nonzero()[0].tolist()
+                of, value = str(n.args[1][place]), int(index[tuple(at)])
+                self._report(events.NodeFromEnd, n, of=of, index=at, value=value)
             if self.differs:
-                self.strided = True
                 self._report(events.NodeStrided, n)
             wide = self.exact
             found = overflowed(result, wide) if wide is not None else None
@@ -328,13 +335,45 @@ def _with_copies(target: Any, args: Any, kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
 
-class Contiguous(torch.fx.Interpreter):
-    """Runs the program with contiguous arguments for the user's operators."""
+class Formed(torch.fx.Interpreter):
+    """Runs the program. `made` gives the result of an operator, of `nodes` if given, or None to run it."""
+
+    def __init__(self, module: Any, made: Callable[..., Any], nodes: Optional[set[str]] = None) -> None:
+        super().__init__(module)
+        self.made, self.nodes, self.changed = made, nodes, True
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.changed = self.nodes is None or n.name in self.nodes
+        return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if getattr(target, "namespace", "aten") in OWN:
-            return super().call_function(target, args, kwargs)
-        return _with_copies(target, args, kwargs)
+        if self.nodes is not None and "_assert_tensor_metadata" in str(target):
+            return None  # it would compare the original dtype
+        found = self.made(target, args, kwargs) if self.changed else None
+        return super().call_function(target, args, kwargs) if found is None else found
+
+
+def contiguously(target: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of a user's operator for contiguous copies."""
+    return None if getattr(target, "namespace", "aten") in OWN else _with_copies(target, args, kwargs)
+
+
+def negative(target: Any, args: Any) -> Optional[tuple[int, torch.Tensor]]:
+    """Return the only index of an indexing, with its place, if any of its values is negative."""
+    indices = args[1] if target is torch.ops.aten.index.Tensor else ()
+    found = [(place, index) for place, index in enumerate(indices) if index is not None]
+    whole = len(found) == 1 and found[0][1].dtype in (torch.int32, torch.int64)
+    return found[0] if whole and bool((found[0][1] < 0).any()) else None
+
+
+def absent(target: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of an indexing, with zeros where its index is negative."""
+    if (found := negative(target, args)) is None:
+        return None
+    place, index = found
+    result = target(*args, **kwargs)
+    rest = (1,) * (result.dim() - place - index.dim())
+    return result.masked_fill((index < 0).reshape(*index.shape, *rest), 0)
 
 
 class Operators(TorchDispatchMode):
@@ -518,22 +557,3 @@ def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
 
 # The message of a guard when a dynamic size leaves its range (torch 2.8-2.15).
 _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
-
-
-class Exact(torch.fx.Interpreter):
-    """Runs the program with the integer operators of `nodes` computed in 64 bits."""
-
-    def __init__(self, module: Any, nodes: set[str]) -> None:
-        super().__init__(module)
-        self.nodes = nodes
-        self.wide = False
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        self.wide = n.name in self.nodes
-        return super().run_node(n)
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if "_assert_tensor_metadata" in str(target):  # it would reject int64
-            return None
-        found = exact(target, args, kwargs) if self.wide else None
-        return super().call_function(target, args, kwargs) if found is None else found

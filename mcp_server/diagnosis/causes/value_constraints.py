@@ -260,7 +260,7 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
 
 
 # Keys of trials that replace a form of an operator that may be unintended, though eager mode has it too.
-EXACT, EVALUATION, WEIGHTS, CONTIGUOUS = "exact integers", "evaluation mode", "weights of now", "contiguous"
+EXACT, EVALUATION, WEIGHTS, CONTIGUOUS, ABSENT = "int64", "evaluation", "weights", "contiguous", "absent"
 
 
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
@@ -275,6 +275,9 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
     for strided in case.eager_events(events.NodeStrided)[:1]:
         yield replace(_strided(strided, case), intervention=_tried(CONTIGUOUS, case), harmful=case.failed)
+    for negative in case.eager_events(events.NodeFromEnd)[:1]:
+        found, tried = _from_end(negative, case), _tried(ABSENT, case)
+        yield replace(found, intervention=tried, harmful=case.failed, observed=tried is not None)
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
@@ -341,6 +344,20 @@ def _strided(event: events.NodeStrided, case: DiagnosisState) -> Suspect:
             text=f"let {event.op.rpartition('.')[0]} copy its arguments (x.contiguous()) before it reads "
             "their memory, or use their strides"
         ),
+    )
+
+
+def _from_end(event: events.NodeFromEnd, case: DiagnosisState) -> Suspect:
+    """The negative index that may mean that there is no row."""
+    place = f"{event.of}{event.index or ''}"
+    fact = f"{place} is {event.value}, and {event.op} counts negative indices from the end"
+    return Suspect(
+        category="index_out_of_bounds",
+        guilty=component("op", event.op, lines_of(event), value=f"{place} = {event.value}"),
+        summary=f"{fact}, without an error. Eager mode does the same.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=(seen("interpret", fact), *agreement(case)),
+        fix=Fix(text=f"if {event.value} stands for no row, give 0 there (torch.where), or add a row for it"),
     )
 
 
@@ -433,11 +450,11 @@ def form_trials(case: DiagnosisState) -> Iterator[Trial]:
         before, changed, again = compared.equal
         if before or again:
             continue
-        key, kind, what = _changes(compared.form, case)
+        words, kind = FORMS[compared.form]
         change = Intervention(
-            key,
-            kind,
-            f"the call with {what}",
+            compared.form,
+            Kind.CONSTANT if compared.form == WEIGHTS else Kind.OPERATOR,
+            f"the call with {words.format(', '.join(dict.fromkeys(e.op for e in case.eager_events(kind))))}",
             not_for_shipping="That was done in a copy of the exported program, in eager mode.",
         )
         trial = judged_elsewhere(
@@ -446,17 +463,14 @@ def form_trials(case: DiagnosisState) -> Iterator[Trial]:
         yield replace(trial, reason="the call returned the expected values") if changed else trial
 
 
-def _changes(form: str, case: DiagnosisState) -> tuple[str, Kind, str]:
-    """The key of a form, the kind of change, and its description."""
-    if form == "weights":
-        return WEIGHTS, Kind.CONSTANT, "the weights that this model has at the end"
-    nodes: Sequence[events.OfNode] = case.eager_events(events.NodeTraining)
-    key, words = EVALUATION, "in evaluation mode"
-    if form == "contiguous":
-        nodes, key, words = case.eager_events(events.NodeStrided), CONTIGUOUS, "on contiguous copies"
-    if form == "int64":
-        nodes, key, words = case.eager_events(events.NodeOverflow), EXACT, "in 64 bits"
-    return key, Kind.OPERATOR, f"{', '.join(dict.fromkeys(node.op for node in nodes))} {words}"
+# What another form of a program changes, in words, and the events of its operators.
+FORMS: dict[str, tuple[str, type[events.OfNode]]] = {
+    EXACT: ("{} in 64 bits", events.NodeOverflow),
+    EVALUATION: ("{} in evaluation mode", events.NodeTraining),
+    CONTIGUOUS: ("{} on contiguous copies", events.NodeStrided),
+    ABSENT: ("zeros for what negative indices read", events.NodeFromEnd),
+    WEIGHTS: ("the weights that this model has at the end", events.OfNode),
+}
 
 
 EXTREME = 10**12  # float32 overflows in products of few such numbers, and sums lose small terms
