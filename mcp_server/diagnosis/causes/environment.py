@@ -64,8 +64,8 @@ ON_LARGE_STACK = Intervention(
 class Limit:
     """A limit of the process. A process that reaches it dies with one of the `signals`, or gets an error.
 
-    The hook reports the limit in the field `told` of an error with the text `text`, or of the step that
-    repeats the call. `change` lifts the limit for the call.
+    The limit is in the field `told` of an error with the text `text`, or of the step that repeats the call.
+    `change` lifts it for the call.
     """
 
     name: str
@@ -89,7 +89,7 @@ LIMITS = (
         *("processor time", "RLIMIT_CPU", "raise the limit (ulimit -t), or find out what takes so long"),
         signals=("SIGXCPU",),
     ),
-    # Only for a stack that is smaller than usual: a bad pointer may pass by chance on a larger one.
+    # Replayed only with a stack below `USUAL_STACK`: on a larger one, a bad pointer may pass by chance.
     Limit(
         *("stack of the calling thread", "RLIMIT_STACK"),
         fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
