@@ -24,13 +24,13 @@ def keep(name: str, found: dict[str, Any]) -> None:
 
 def in_rows(value: Any, indent: str = "") -> str:
     """JSON in which a value that fits into a line gets one line."""
-    row = json.dumps(value)
+    row = json.dumps(value, separators=(",", ":"))
     if len(indent + row) <= WIDTH or not value or not isinstance(value, (dict, list)):
         return row
     inner = indent + " "
     if isinstance(value, list):
         parts = [in_rows(each, inner) for each in value]
     else:
-        parts = [f"{json.dumps(name)}: {in_rows(each, inner)}" for name, each in value.items()]
+        parts = [f"{json.dumps(name)}:{in_rows(each, inner)}" for name, each in value.items()]
     first, last = row[0], row[-1]
     return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"

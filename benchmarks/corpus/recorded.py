@@ -85,7 +85,10 @@ def main() -> int:
     rows = [
         {"program": name, "log": [place.get(each, each) for each in log]} for name, log in logs_of.items()
     ]
-    text = (json.dumps(row, ensure_ascii=False) + "\n" for row in ({"shared": list(place)}, *rows))
+    text = (
+        json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
+        for row in ({"shared": list(place)}, *rows)
+    )
     LOGS.write_text("".join(text))
     return 0
 

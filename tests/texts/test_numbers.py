@@ -55,11 +55,11 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     },
     ("benchmarks/README.md", "benchmarks/results.json"): {
         # Counted by a test below.
-        "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles": 10',),
+        "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles":10',),
     },
     ("guides/production.md", "benchmarks/results.json"): {
-        "added 2.0 µs to a call of 0.24 ms": ('"call_us": 241', '"added_us": 2.0'),
-        "added 14.4 µs to a call of 0.33 ms": ('"call_us": 330', '"added_us": 14.4'),
+        "added 2.0 µs to a call of 0.24 ms": ('"call_us":241', '"added_us":2.0'),
+        "added 14.4 µs to a call of 0.33 ms": ('"call_us":330', '"added_us":14.4'),
     },
     ("benchmarks/README.md", FIRST_SIGHT): {
         # Summed over the page's rows by tests/test_plant.py.
