@@ -188,7 +188,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         values.update(found)
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
-        raise ProblemError("nothing to work on", allowed=words)
+        raise ProblemError("nothing to work on", allowed=words, next_call="aoti-debug diagnose model.py")
     return validated(model, values)
 
 
@@ -199,7 +199,7 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
     if target.endswith(TENSOR_FILES):
         package = next((word for word in rest if word.endswith(".pt2")), "model.pt2")
         raise ProblemError(
-            "this is a file of tensors, and nothing that can be run",
+            "this file holds tensors; it is not a program",
             value=target,
             allowed="the package, and this file as --inputs",
             next_call=shlex.join(["aoti-debug", "diagnose", package, "--inputs", target]),
@@ -278,7 +278,8 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
         return ProblemError(f"{name} must be a number", value=value, allowed=allowed)
     command = getattr(context, "command", None)
     examples = [line.strip() for line in (getattr(command, "epilog", None) or "").splitlines()[2:]]
-    allowed = getattr(wrong, "help", None) or ""
+    known = (text for name, text in OPTIONS.items() if option_of(name) == option)
+    allowed = getattr(wrong, "help", None) or next(known, "")  # an option without its value has no parameter
     example = examples[0] if examples and said.startswith("Missing") else ""
     return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=example)
 

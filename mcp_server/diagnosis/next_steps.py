@@ -183,6 +183,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
         # For example, torch.save(dict(program.state_dict), FILE) writes them to a file.
         meant = {**_of_call(arguments), "constants": STATE_DICT}
+        if case.failure_of("plain") == "differs":  # the package alone does not fail
+            meant["expect"] = str(case.symptom.expect or RIGHT_OUTPUTS)
         why = "save the intended weights with torch.save, and repeat the call with them"
         return [NextStep(why=why, tool="try_fix", arguments=meant)]
     if best.category == "wrong_output" and best.guilty.kind == "script":

@@ -70,7 +70,8 @@ class TriedFix(Record):
 
     `passes`: the failure disappeared; side effects are unknown. `harmful`: output elements changed that were
     not at fault. `changed`: another failure remains. `enough` has the fewest changed elements with which the
-    call returns, `enough_constants` the fewest constants. `compared_with` says what the outputs were compared
+    call returns, `enough_constants` the fewest constants; `unknown_constants` were left out, since the
+    package does not have them. `compared_with` says what the outputs were compared
     with; empty if there were none.
     """
 
@@ -85,6 +86,7 @@ class TriedFix(Record):
     inputs: list[InputShown] = Field(default_factory=list)
     enough: NeededShown | None = None
     enough_constants: list[str] = Field(default_factory=list)
+    unknown_constants: list[str] = Field(default_factory=list)
     compared_with: str = ""
     outputs: list[OutputChange] = Field(default_factory=list)
     side_effects: list[ElementShown] = Field(default_factory=list)
@@ -173,7 +175,7 @@ async def _intervention(
                 what=f"the call with the constants of {file.name}",
                 options=Options(updates=(update_from(file),)),
                 before_code="loader(...)",
-                after_code=f'loader.load_constants(torch.load("{file}"), check_full_update=False)',
+                after_code=GIVEN.format(file=file),
                 spelling=("--constants", str(file)),
             )
         )
@@ -187,6 +189,13 @@ async def _intervention(
     if len(parts) == 1:
         return parts[0]
     return together(" + ".join(part.key for part in parts), "; ".join(part.what for part in parts), parts)
+
+
+# The code of an update like that of the trial: names that the package lacks would be rejected.
+GIVEN = """loader.load_constants(
+    {{name: value for name, value in torch.load("{file}").items() if name in loader.get_constant_fqns()}},
+    check_full_update=False,
+)"""
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:
@@ -234,10 +243,11 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
             for change in (facts.inputs if facts is not None else ())
         ],
         enough=enough,
-        enough_constants=list(facts.constants) if facts is not None else [],
+        enough_constants=list(facts.constants) if facts is not None and outcome != "no_failure" else [],
+        unknown_constants=list(facts.unknown) if facts is not None else [],
         compared_with=compared_with,
         outputs=list(compared.outputs) if compared is not None else [],
-        side_effects=_elements(trial.side_effects.first, names),
+        side_effects=_elements(trial.side_effects.first, names) if outcome != "no_failure" else [],
         mutated_inputs=list(facts.mutated) if facts is not None else [],
         calls=trial.calls,
         failed=trial.failed,
@@ -288,8 +298,8 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         rest = (
             " The effect on elements that were not at fault is unknown, because the outputs are not steady."
         )
-    constants = trial.after.facts.constants if trial.after.facts is not None else ()
-    if constants:
+    facts = trial.after.facts
+    if constants := facts.constants if facts is not None else ():
         names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
         rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
     again = ended_again(trial.again.describe())
@@ -303,8 +313,10 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         "harmful": f"{gone} But {harm}.",
         "changed": f"{gone}{left}",
         "same": f"{as_is} With the change it still {after}.",
-        "no_failure": f"The unchanged call does not fail, so there is nothing to fix.{rest} "
+        "no_failure": "The change was not tested, because nothing says that the outputs are wrong. "
         f"Give the correct outputs ({argument('expect')}).",
         "not_applicable": "The trial says nothing about the change.",
     }
+    if facts is not None and facts.unknown:
+        reason += f" Left out, since the package lacks them: {', '.join(facts.unknown[:SHOWN])}."
     return sentences[outcome] + reason

@@ -461,10 +461,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "no change was tested that removes the failure"
     if "bisect" in suspect.fix.text:
         return "no compile without the faulty step was tested"
-    return (
-        "the fix was not tested. The cause is confirmed if the failure disappears with the fix and "
-        "returns without it"
-    )
+    return "the fix was not tested"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:

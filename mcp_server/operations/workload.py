@@ -395,6 +395,8 @@ _SPECS = TypeAdapter(list[TensorSpec])
 
 def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
     """Return a file of tensors, or specs (from a list or JSON text). None if nothing is given."""
+    if isinstance(inputs, str) and inputs.endswith(".pt2"):
+        raise ProblemError("this is a package, not inputs", value=inputs, allowed=EXAMPLE)
     if isinstance(inputs, str) and not inputs.lstrip().startswith("["):
         return file("inputs", inputs, base) if inputs else None
     if isinstance(inputs, str):

@@ -335,7 +335,7 @@ class CallFacts(Event, event="intervened", frozen=True):
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned`: the
     call left the CUDA context unusable. `mutated` are inputs that the call changed in place. `constants` are
     the fewest that cure the call if an update gives or omits them, or those exchanged. `bad_places` has the
-    index of the first non-finite element of each, empty if there is none.
+    index of the first non-finite element of each, empty if there is none. The package lacks `unknown` names.
     """
 
     label: str
@@ -353,6 +353,7 @@ class CallFacts(Event, event="intervened", frozen=True):
     expected: Optional[Comparison] = None
     smallest: Optional[Smallest] = None
     constants: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     bad_places: tuple[tuple[int, ...], ...] = ()
     check: Optional[CheckFacts] = None
 

@@ -252,7 +252,7 @@ class Trial:
         """
         options = planned.get("options") or {}
         if options.get("updates"):
-            return replace(found, constants=self._given(planned))
+            return self._given(planned, found)
         if options.get("omitted"):
             return self._omitted(planned, found)
         made, search = self._made, self._search(planned)
@@ -273,12 +273,14 @@ class Trial:
         changed = sum(change.changed for change in found.inputs)
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
-    def _given(self, planned: PlannedCall) -> tuple[str, ...]:
-        """Return the fewest constants that cure the call if an update gives them. Empty if none do."""
+    def _given(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
+        """Return the facts with the fewest constants that cure the call if an update gives them."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
-        names = [name for name in update.get("names") or given_constants(update) if name in known]
-        return self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
+        given = update.get("names") or given_constants(update)
+        names = [name for name in given if name in known]
+        enough = self._fewest(planned, names, lambda part: {"updates": [{**update, "names": list(part)}]})
+        return replace(found, constants=enough, unknown=tuple(sorted(set(given) - known)) if known else ())
 
     def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
         """Return the facts with the fewest constants that cure the call if an update omits them."""

@@ -14,6 +14,7 @@ from mcp_server.diagnosis.suspect import REFUSALS
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
+from mcp_server.package.exported import ExportedFacts
 from mcp_server.tools.kernel_io import FirstBad, KernelIO
 from mcp_server.tools.requests import failing_phase
 from mcp_server.worker.report import OddElement
@@ -113,6 +114,32 @@ def test_a_common_prefix_of_all_names_is_named(
     (found,) = by("constants.detect", case)
     assert found.fix is not None and found.fix.after == f"{{{key}: value for name, value in weights.items()}}"
     assert all(given.format(n) in found.summary for n in names) and found.refusal in REFUSALS
+
+
+@pytest.mark.parametrize(
+    ("exported", "keeps", "words"),
+    [
+        (ExportedFacts(state=("a", "b", "c"), idle=("c",)), False, "leave out c, which"),
+        (ExportedFacts(state=("a", "b", "c")), False, "c is not in the package, since"),
+        (ExportedFacts(state=("a", "b", "c")), True, "give exactly"),
+        (None, False, "unless the model does not use them"),
+        (None, True, "leave out c, which"),
+    ],
+)
+def test_a_name_is_folded_only_if_the_graph_uses_it(
+    exported: ExportedFacts | None, keeps: bool, words: str
+) -> None:
+    """A buffer that the graph does not read is left out; the option is not advised twice."""
+    case = misnamed("Constant not found: c")
+    (update,) = case.captured.updates
+    given = {name: {"dtype": "int64", "shape": []} for name in "abc"}
+    made = {"how": "x", "package": "p", "configs": {"always_keep_tensor_constants": keeps}}
+    updates = [{**update.model_dump(mode="json"), "constants": given}]
+    load = phase(1, loader="x", package="p")
+    case.capture = capture(loads=[load], compiles=[phase(1, **made)], updates=updates)
+    case.exported = exported
+    (found,) = by("constants.detect", case)
+    assert found.fix is not None and words in found.fix.text
 
 
 @pytest.mark.parametrize(("failed", "places", "count"), [(True, [0], 1), (False, [0], 0), (True, [], 0)])

@@ -270,6 +270,15 @@ def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path
     assert silent["outcome"] in ("no_failure", "fixed")
 
 
+def test_constants_that_the_package_lacks_are_told(masked: Path, tmp_path: Path) -> None:
+    """A call that does not fail by itself tests nothing, and the names that were left out are told."""
+    weights = {"table.weight": torch.zeros(12, 16), "extra": torch.zeros(2)}
+    file = saved(tmp_path, "weights.pt", weights)
+    _, result = command(masked, "masked.inputs.pt", "--constants", str(file))
+    assert (result["outcome"], result["unknown_constants"]) == ("no_failure", ["extra"])
+    assert "lacks them: extra" in result["summary"] and not result.get("enough_constants")
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

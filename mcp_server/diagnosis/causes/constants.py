@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -390,6 +390,8 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     replayed = call is not None and call.operation == "replay" and call.updated
     omitting = compiled_values(sorted(given)) if replayed else None
     trial = case.trials.get(omitting.key) if omitting is not None else None
+    if plain == "differs" and not bad and trial is not None and trial.effect is Effect.SAME:
+        return  # the expected outputs are those of the new weights: with the old ones, the call fails anyway
     facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
     enough = facts.constants if facts is not None else ()
     name = next(iter((*enough, *bad)), "")
@@ -453,9 +455,17 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}.",
         evidence=(seen("capture", f"the package has {left} {shown}, which the update does not name"),),
-        fix=Fix(text="pass every constant, with check_full_update=True"),
+        fix=Fix(text="pass every constant, with check_full_update=True", after=FULL.format(model="model")),
         observed=False,
     )
+
+
+# All that the package has, and nothing that its graph does not use.
+KNOWN = "{name: value for name, value in weights.items() if name in package.get_constant_fqns()}"
+FULL = (
+    "package.load_constants({{name: value for name, value in {model}.state_dict().items() "
+    "if name in package.get_constant_fqns()}}, check_full_update=True)"
+)
 
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
@@ -489,10 +499,20 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _folded(names: Iterable[str], case: DiagnosisState) -> list[str]:
-    """The names that are weights of the exported model and not constants of the package."""
-    state = set(case.exported.state) if case.exported is not None else set()
-    return sorted((state - set(_compiled(case))).intersection(names))
+def _absent(
+    names: Sequence[str], update: CapturedUpdate, case: DiagnosisState
+) -> tuple[list[str], list[str]]:
+    """Of names that the package lacks: those folded into the code, and those that the graph does not use.
+
+    Without the exported graph, small constants may be either, and count as folded.
+    """
+    made, exported = case.captured.compile_of(update), case.exported
+    keeps = made is not None and bool(made.configs.get("always_keep_tensor_constants"))
+    if exported is not None:
+        used = set(exported.state) - set(exported.idle)
+        return [n for n in names if n in used and not keeps], [n for n in names if n in exported.idle]
+    small = [name for name in names if _is_small(update.constants.get(name))]
+    return ([], small) if keeps else (small, [])
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
@@ -514,33 +534,40 @@ def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
 
 def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
     """Return the fix for an update with names that the package does not have."""
-    plain = [n.removeprefix(extra) for n in update.unknown]
-    folded = _folded([name, *(f"{lacking}{n}" for n in plain)], case)
-    of_code = f"{', '.join(folded[:MOST_NAMED])} was folded into the code when the package was compiled"
+    also = f"; give {_shown(update.missing)} as well" if update.missing else ""
     if len(update.unknown) > 1 and (extra or lacking):
-        folded = [n for n in (f"{lacking}{n}" for n in plain) if n not in update.compiled]
-        of_code = f"{', '.join(folded[:MOST_NAMED])} is not in the package, since small weights are folded"
+        given = (f"{lacking}{n.removeprefix(extra)}" for n in update.unknown)
+        folded, unused = _absent([n for n in given if n not in update.compiled], update, case)
         key = f"name.removeprefix({extra!r})" if extra else f"{lacking!r} + name"
         text = f"rename the weights before {update.how}"
-        if folded:
-            text += f"; {of_code}, so leave it out, or {KEEP_ALL}"
-        return Fix(text=text, after=f"{{{key}: value for name, value in weights.items()}}")
+        after = f"{{{key}: value for name, value in weights.items()}}"
+        if folded or unused:
+            text += f"; {_without(folded, unused, case)}"
+            after = KNOWN.replace("name in", f"(key := {key}) in").replace("{name:", "{key:")
+        return Fix(text=text, after=after)
     # The compiled name with the ending of the given name is the intended one.
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
-    lost = {each.rpartition(".")[2] for each in update.missing}  # a given name may be one of these, misnamed
-    rest = [each for each in update.unknown if each.rpartition(".")[2] not in lost]
-    small = [each for each in rest if _is_small(update.constants.get(each))]
-    inlined = bool(small) and len(small) == len(update.unknown)
-    if inlined:
-        of_code = (
-            f"{_shown(small)} is not in the package, since weights of up to {MOST_INLINED} elements are "
-            "written into the code, where no update reaches them"
-        )
-    if folded or inlined:
-        return Fix(text=f"{KEEP_ALL}: {of_code}")
+    folded, unused = _absent(update.unknown, update, case)
+    if case.exported is None:  # a given name may be a missing one, misnamed
+        lost = {each.rpartition(".")[2] for each in update.missing}
+        folded = [each for each in folded if each.rpartition(".")[2] not in lost]
+    if update.unknown and len(folded) + len(unused) == len(update.unknown):
+        code = FULL.format(model="model") if update.missing else KNOWN if unused else None
+        return Fix(text=_without(folded, unused, case) + also, after=code)
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
+
+
+def _without(folded: Sequence[str], unused: Sequence[str], case: DiagnosisState) -> str:
+    """What to do about constants that the package lacks."""
+    why = f"weights of up to {MOST_INLINED} elements are written into the code, where no update reaches them"
+    if folded and case.exported is None:
+        why += ", unless the model does not use them: then leave them out"
+    parts = [f"{KEEP_ALL}: {_shown(folded)} is not in the package, since {why}"] if folded else []
+    if unused:
+        parts.append(f"leave out {_shown(unused)}, which the exported graph does not use")
+    return "; ".join(parts)
 
 
 # Most elements of a 1-D tensor that Inductor writes into the code as numbers (graph.py, can_inline_constant,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.constants import KEEP_ALL
+from mcp_server.diagnosis.causes.constants import FULL, KEEP_ALL
 from mcp_server.diagnosis.components import (
     agreement,
     check_failed,
@@ -379,9 +379,6 @@ def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Sus
     )
 
 
-UPDATE = "package.load_constants({model}.state_dict(), check_full_update=True)"
-
-
 def _drifted(drift: CapturedDrift, case: DiagnosisState) -> Suspect:
     """The weights that the program changed after the export, or that are not those of a compared model."""
     names, model = drift.names, drift.of or "the model"
@@ -400,7 +397,7 @@ def _drifted(drift: CapturedDrift, case: DiagnosisState) -> Suspect:
     if folded := next((name for name in names if name not in kept), ""):
         text += f"; to update {folded}, whose values are written into the code, {KEEP_ALL}"
     else:
-        text, after = text + more, UPDATE.format(model=drift.of or "model")
+        text, after = text + more, FULL.format(model=drift.of or "model")
     return Suspect(
         category="constants",
         guilty=component("constant", names[0], made[-1:], value=fact.removeprefix(f"{of} ")),

@@ -101,6 +101,10 @@ class ReadExported(Observation, seconds=0.1, best=NEEDED):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.program_path is not None else 0.0
 
+    def after_proof(self, case: DiagnosisState) -> bool:
+        """Whether the graph says why the package lacks a name that an update gave."""
+        return self.name not in case.done and any(each.outcome == "failed" for each in case.updates)
+
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         path = case.program_path
         assert path is not None

@@ -167,11 +167,16 @@ class Walker:
         None if it stores nothing. May raise `UnknownValue`.
         """
         program = self.program(launch)
+        if program is None:
+            return None
         read, scalars = partial(self.element, launch), self.scalars(launch)
-        for store in program.stores_to(parameter, before) if program else ():
+        known = self._same_memory(launch, parameter)
+        for store, place in (
+            (s, offset + more) for name, more in known for s in program.stores_to(name, before)
+        ):
             if store.mode == "add":
-                return self._added(launch, store, offset)
-            position = position_of(store.index, offset, store.ranges, scalars, read)
+                return self._added(launch, store, place)
+            position = position_of(store.index, place, store.ranges, scalars, read)
             if position is None:
                 continue
             at = self.evaluator(launch, position)
@@ -179,6 +184,16 @@ class Walker:
                 continue
             return Computed(launch, store.value, at)
         return None
+
+    def _same_memory(self, launch: Launch, parameter: str) -> Iterator[tuple[str, int]]:
+        """Yield the parameters that point into the same memory, each with what to add to an offset."""
+        yield parameter, 0
+        flow, own = self.view.flow_of(launch), argument_of(launch, parameter)
+        held = {each.name: flow.body.buffers.get(each.target or "") for each in launch.tensors}
+        for each in launch.tensors:
+            one, other = held[each.name], held.get(parameter)
+            if each.name != parameter and one and other and one.storage == other.storage:
+                yield each.name, _base_offset(flow, own) - _base_offset(flow, each)
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
         """Return the first non-finite value that a launch adds at an offset. None if it adds nothing."""

@@ -324,7 +324,7 @@ TABLE.error(
     "their names are then rejected.",
     sentence="Constant {constant} is missing in the given weights or in the package.",
     names=Naming("{constant}"),
-    fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
+    fix="pass the names that get_constant_fqns returns to load_constants; the package lacks a buffer that the graph does not use, and a parameter of up to eight elements, which is folded into the code unless it is compiled with always_keep_tensor_constants",
 )
 TABLE.error(
     "constant_device",
