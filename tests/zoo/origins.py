@@ -50,6 +50,17 @@ class Carried(nn.Module):
         return self.table(ranked).sum(1)
 
 
+class Joined(nn.Module):
+    """Given and computed ids are put together in memory before they index a table, in one launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(75, 8)
+
+    def forward(self, ids: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
+        return self.table(torch.cat([ids, (age * 0.7).long()[:, None]], 1))
+
+
 class Masked(nn.Module):
     """Attention over the positions that a mask allows; a row without any is NaN, and NaN of x counts as 0."""
 
@@ -121,6 +132,7 @@ _STEPS = torch.tensor([0, 5, 31, 60])
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
+    "joined": (Joined, (_IDS[:, :2], _X8[:, 0].abs()), (_IDS[:, :2], _with(_X8[:, 0].abs(), (2,), 120))),
     "masked": (Masked, (_X468, _good_mask()), (_with(_X468, (0, 1, 2), math.nan), _bad_mask())),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }

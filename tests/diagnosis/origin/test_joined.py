@@ -245,6 +245,20 @@ def test_a_computed_index(tmp_path: Path) -> None:
     assert (found.condition.low, found.condition.good) == (20, 19)
 
 
+@thorough
+def test_an_index_that_its_own_launch_wrote() -> None:
+    """The launch reads the ids from memory in which it put them together: the input's element is named."""
+    package = build("joined")
+    view, assertion = package_case(package).view, read_assertion(index_text(package))
+    assert view is not None and assertion is not None
+    given = zip(view.package.inputs, torch.load(package.with_name("joined.bad.pt")), strict=True)
+    known = KnownValues({(0, each.name, "before"): value for each, value in given})
+    found = find_origin(view, Fault.of_candidate(view.tracer.trace(assertion)[0]), known)
+    assert found is not None
+    assert (found.expression, found.bad_value) == ("int(x * 0.7)", "84")
+    assert [each.text() for each in found.elements] == ["args[1][2] = 120"]
+
+
 def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
     """The logarithm of a fused kernel makes the NaN, and not the product. It is finite only above zero."""
     view = recorded("logarithm", tmp_path)
