@@ -62,7 +62,8 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     """The `reduce` or `bisect` call that reduces this failure. Empty if there is none."""
-    operators = _operators(case) if best.category in OF_GRAPH else {}
+    of_value = any(root.family.id == "data_dependent" for _, root in case.own_roots)  # the model must say it
+    operators = _operators(case) if best.category in OF_GRAPH and not of_value else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
     if operators and not searched and generated_suspect([best], case) is not None:

@@ -42,6 +42,7 @@ HEADLINES: dict[Category, tuple[str, ...]] = {
 # Headlines for which the failed step says more than the category.
 AT_STAGE: dict[tuple[Category, str], str] = {
     ("compile_failure", "export"): "export failed",
+    ("compile_failure", "compile"): "compilation failed",
     ("toolchain", "load"): "loading failed",
 }
 

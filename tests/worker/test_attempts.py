@@ -232,6 +232,10 @@ torch.export.export(Outer(), (torch.ones(6, 4),), dynamic_shapes=({0: rows},))
 """
 
 
+# A line that compares a size, and that no row rewrites.
+COMPARED = FIXED_SIZE.replace("y = x * 2", "if len(x) > 9: print()").replace("y.reshape(24)[:3]", "x")
+
+
 STOPS = """
 import torch
 
@@ -373,6 +377,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (NARROWED, "shape_out_of_range", 6, {"after": "torch.scalar_tensor(x.shape[0]) > 5"}, "passed"),
     # torch's error names no line of the model, and the attempts are not the program's error.
     (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
+    (COMPARED, "compile_failure", 6, {"text": "without comparing"}, ""),
     *nightly(
         (OF_TENSOR, "wrong_output", 10, {"after": "self.seen.copy_(self.seen * 0.5 + x)"}, ""),
         (OF_NUMBER, "wrong_output", 10, {"after": "x * self.seen[0]"}, "in 3 calls in turn"),
@@ -390,6 +395,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
         "branch",
         "a narrowed range",
         "a fixed size",
+        "a compared size",
         "a tensor",
         "a number",
         "a dict that no check sees",

@@ -266,6 +266,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             suspect = replace(suspect, fix=Fix(text=text), observed=True)
         if change is not None:
             fix = Fix(text=advice, before=change.before_code or None, after=change.after_code or None)
+            if change.is_experiment:
+                fix = Fix(text=_with_attempts(advice, case))
             suspect = replace(suspect, intervention=change, fix=fix if change.after_code else suspect.fix)
         elif category == "compile_failure" and suspect.fix is not None:
             suspect = replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
@@ -293,7 +295,7 @@ def _with_attempts(text: str, case: DiagnosisState) -> str:
     for tried in case.captured.attempts:
         text = tried.advice or text
         further = [each for each in tried.attempts if each.reached]
-        if further:
+        if further and all(each.outcome != "passes" for each in tried.attempts):
             best = max(further, key=lambda each: len(each.more_lines))
             line = f"line {best.more_lines[-1] if best.more_lines else best.line}"
             after = best.after.rpartition("\n")[2]

@@ -120,7 +120,8 @@ class Intervention:
     def is_experiment(self) -> bool:
         """Whether the change can only confirm: it invents or omits values, or edits generated code."""
         weights = bool(self.options.omitted or self.options.updates) and bool(self.not_for_shipping)
-        edits = weights or self.kind in (Kind.KERNEL, Kind.OPERATOR)
+        narrows = self.kind is Kind.SOURCE and bool(self.not_for_shipping)
+        edits = weights or narrows or self.kind in (Kind.KERNEL, Kind.OPERATOR)
         return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property

@@ -30,7 +30,7 @@ TABLE.error(
     guide=SHAPES_GUIDE,
     stage="export",
     names=(Naming("dimension {dim}", "{value}", kind="script"), Naming("dimension {dims}", kind="script")),
-    fix="mark that dimension static, or make the model work for all sizes of it",
+    fix="compute what depends on the size without comparing it: the model then takes all sizes",
 )
 TABLE.error(
     "data_dependent",
@@ -39,14 +39,13 @@ TABLE.error(
         r"(?P<detail>GuardOnDataDependentSymNode)",
     ),
     "compile_failure",
-    "The export needs a value that is known only at run time.",
+    "The export or compile needs a value known only at run time.",
     "Could not guard on data-dependent expression u0 > 3 (unhinted: u0 > 3).",
     guide=SHAPES_GUIDE,
     stage="export",
     names=Naming("{expression}", kind="script"),
-    fix="if the value comes from .item(), state with torch._check what is always true of it; if the model branches on it, use torch.where "
-    "or torch.cond; if a loop depends on it, run a fixed number of iterations and mask the surplus ones, or "
-    "move the loop into a custom operator",
+    fix="take the value with .item(), not int(), and state after it with torch._check what always holds (n >= 2 if it asks whether n is 1); for a branch use "
+    "torch.where or torch.cond; run a loop a fixed number of times and mask the surplus, or move it into a custom operator",
 )
 TABLE.error(
     "branch_alias",

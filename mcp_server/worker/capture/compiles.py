@@ -359,7 +359,7 @@ class Compiles:
         if self.last_export is None:
             return
         from .attempts import attempts, compile_with  # rarely needed
-        from .changes import advice, chain
+        from .changes import advice, chain, stop
 
         failing, inside = self.last_export, set(map(id, chain(error)))
         if failing.error is not None and id(failing.error) in inside:
@@ -372,7 +372,7 @@ class Compiles:
         self.last_export = None
         tried = attempts(failing, self._trying)
         told = advice(failing, [(each.file, each.reached) for each in tried if each.reached])
-        lines = lines_at(failing.lines)
+        lines = lines_at(failing.lines or [at for at in (stop(failing),) if at and failing.compile])
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
     def _trying(self, step: str) -> None:
