@@ -154,17 +154,8 @@ def host_of(source: Path) -> Path:
     assert found is not None and found.origin is not None
     torch, target = Path(found.origin).parent, MADE / "hosts" / f"{source.parent.name}-{source.stem}"
     argv = (
-        *(
-            "g++",
-            "-std=c++20",
-            "-g",
-            "-O0",
-            "-w",
-            "-DAT_PER_OPERATOR_HEADERS",
-            str(source),
-            "-o",
-            str(target),
-        ),
+        *("g++", "-std=c++20", "-g", "-O0", "-w", "-DAT_PER_OPERATOR_HEADERS"),
+        *(str(source), "-o", str(target)),
         *(f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"),
         *(f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-Wl,--no-as-needed"),
         *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread"),

@@ -156,8 +156,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
-        why = "if calls fail only inside your program, diagnose that program"
-        step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
+        step = _program_step("if calls fail only inside your program, diagnose that program", case)
         first = [step] if isinstance(case.workload, PackageWorkload) else []
         if case.symptom.seen is not None:
             return first
@@ -200,6 +199,15 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
+
+
+def _program_step(why: str, case: DiagnosisState) -> NextStep:
+    """Diagnose the program that makes the call: the recorded host if it is known, else a placeholder."""
+    host = case.taken.program if case.taken is not None else None
+    if host is None or not isinstance(case.workload, PackageWorkload):
+        return NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
+    command = [str(host), str(case.workload.package)]
+    return NextStep(why=f"{why} with its arguments", tool="diagnose", arguments={"command": command})
 
 
 def settling(outcome: str, case: DiagnosisState) -> list[NextStep]:
@@ -488,8 +496,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
     if case.symptom.seen != "wrong-output":
-        why = "diagnose the program in which it fails"
-        step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
+        step = _program_step("diagnose the program in which it fails", case)
         return [] if isinstance(case.workload, ScriptWorkload) else [step]
     if not call_arguments(case) or not isinstance(case.workload, PackageWorkload):
         return [

@@ -6,6 +6,7 @@ A call that returns may still be wrong.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from mcp_server.tools.running_process import ProcessSeen
 from mcp_server.worker import events
 from mcp_server.worker.report import TensorFacts
 
+_CPP_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp)$")
 # Runs that repeat what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
 
@@ -364,6 +366,13 @@ class ProgramSeen:
         if self.taken is not None:
             return self.taken.lines[:2]
         return self.suspect_call.stack[:2] if self.suspect_call is not None else []
+
+    @property
+    def of_cpp_host(self) -> bool:
+        """Whether the call was made by a program without Python, or in a line of C++."""
+        recorded = self.taken is not None and self.taken.program is not None
+        in_cpp = any(_CPP_SOURCE.search(each.file) for each in self.call_locations[:1])
+        return self.host is not None or recorded or in_cpp
 
     @property
     def died_outside(self) -> bool:

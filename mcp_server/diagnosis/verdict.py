@@ -47,7 +47,7 @@ from mcp_server.diagnosis.words import (
     eager_of,
     headline_of,
     in_callers_words,
-    in_language_of,
+    in_cpp,
     not_for_shipping,
 )
 from mcp_server.errors import argument
@@ -529,12 +529,10 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
         return None
     if (fix.after or "").startswith(CHECK):
         at = next((f", {PurePath(line.file).name}:{line.line}" for line in case.call_locations), "")
-        # The check is Python code, which a host cannot use.
-        code = None if case.host is not None else in_language_of(case.call_locations, fix.after)
-        mark = "//" if code != fix.after else "#"
+        code, mark = (in_cpp(fix.after), "//") if case.of_cpp_host else (fix.after, "#")
         return fix.model_copy(update={"after": code and f"{code}  {mark} before the call{at}"})
-    if "args[" in (fix.after or "") and (code := in_language_of(case.call_locations, fix.after)) != fix.after:
-        return fix.model_copy(update={"before": None, "after": code})
+    if "args[" in (fix.after or "") and case.of_cpp_host:
+        return fix.model_copy(update={"before": None, "after": in_cpp(fix.after)})
     fix = at_call_site(fix, *_calling_line(case))
     again = fix.before is not None and (fix.after or "").startswith(f"{fix.before} = ")
     return fix.model_copy(update={"before": None}) if again else fix

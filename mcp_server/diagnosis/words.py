@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from mcp_server.diagnosis.components import drawing_launches
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix, ModelLocation, Verdict
+from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix, Verdict
 from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
@@ -186,21 +186,32 @@ def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
     return fix.model_copy(update=changed_line) if code not in ("", line.strip()) else fix
 
 
-_CPP_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp)$")
 _REJECTING = re.compile(rf"{CHECK}(?P<sign>not )?(?P<when>.+): raise ValueError\('(?P<rule>[^'\"\\]+)'\)")
 _ONLY_PYTHON = re.compile(r"torch\.|~|\b(?:and|or|in|not)\b")
+_CHANGING = re.compile(
+    r"(?P<to>args\[\d+\]) = (?P=to)\.(?P<call>to\(torch\.(?P<dtype>\w+)\)|contiguous\(\)|clone\(\))"
+)
+_IN_CPP = {"int64": "kLong", "int32": "kInt", "float64": "kDouble", "float32": "kFloat", "float16": "kHalf"}
 
 
-def in_language_of(lines: Sequence[ModelLocation], code: str | None) -> str | None:
-    """Return the code in the language of these lines. None if it has no short form in C++."""
-    if not code or not lines or not _CPP_SOURCE.search(lines[0].file):
-        return code
-    check = _REJECTING.fullmatch(code)
-    if check is None or _ONLY_PYTHON.search(check["when"]):
-        return None
-    when = re.sub(r"\.shape\[(\d+)\]", r".size(\1)", check["when"])
-    when = re.sub(r"\.(any|all)\(\)", r".\1().item<bool>()", when)
-    return f'TORCH_CHECK({when if check["sign"] else f"!({when})"}, "{check["rule"]}");'
+def in_cpp(code: str | None) -> str | None:
+    """Return Python code of a fix in C++. None if it has no short form."""
+    check = _REJECTING.fullmatch(code or "")
+    if check is not None and not _ONLY_PYTHON.search(check["when"]):
+        when = re.sub(r"\.shape\[(\d+)\]", r".size(\1)", check["when"])
+        when = re.sub(r"\.(any|all)\(\)", r".\1().item<bool>()", when)
+        return f'TORCH_CHECK({when if check["sign"] else f"!({when})"}, "{check["rule"]}");'
+    changed = [_changed_in_cpp(line) for line in (code or "").splitlines()]
+    return "\n".join(changed) if all(changed) and changed else None
+
+
+def _changed_in_cpp(line: str) -> str:
+    """Return a line that changes an argument in C++. Empty if it has no short form."""
+    found = _CHANGING.fullmatch(line)
+    dtype = _IN_CPP.get(found["dtype"]) if found is not None and found["dtype"] else ""
+    if found is None or dtype is None:
+        return ""
+    return f"{found['to']} = {found['to']}.{f'to(at::{dtype})' if dtype else found['call']};"
 
 
 def callers_names(line: str, arguments: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from operator import gt
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ from mcp_server.recorder.remains import (
     CrashSite,
     crash_site,
     host_lines,
+    library_of,
     read_maps,
     signal_name,
 )
@@ -51,6 +53,7 @@ KNOWN_DTYPES = frozenset(DTYPES.values())
 MOST_LAST = 32  # last calls on a device to look at: they return before their kernels ran
 MOST_READ = 8  # newest recordings of a folder that are read
 MOST_REPLAYED = 8  # candidates to replay
+MOST_OPEN = 64  # the same if a thread without a call died, such as an OpenMP worker: any open call may be it
 REPLAY_S = 120.0
 
 
@@ -127,30 +130,59 @@ class Candidate:
         return ", ".join(gone)
 
 
+def candidates(recording: Recording, package: Package | None = None) -> Iterator[Candidate]:
+    """Yield calls that may be at fault: of the crashing thread, in flight, with an error, or the last.
+
+    Calls with inputs for which the `package` was not compiled come before others of the same kind.
+    """
+    calls, crash = recording.calls[::-1], recording.crash
+    own = [call for call in calls if crash is not None and call.thread == crash.thread]
+    # Without an open call, the host may have read the results of its last one.
+    crashed = [call for call in own if call.end_ns is None] or own[:1]
+    yield from (_of_crashed(recording, call) for call in crashed)
+    flying = [call for call in calls if call.end_ns is None and call not in crashed]
+    flying.sort(key=lambda each: package is None or not _misfit(each, package))
+    failed = [call for call in calls if call.end_ns is not None and call.code and call not in crashed]
+    went_on = recording.ended or recording.alive
+    for call in (*failed, *flying) if went_on else (*flying, *failed):
+        when = "when the process died" if not recording.alive else "when the recording was read"
+        why = f"it was in flight {when}" if call.end_ns is None else f"it returned error code {call.code}"
+        yield Candidate(recording, call, why)
+    last = [call for call in calls if call.end_ns is not None and not call.code]
+    if crash is None and package is not None and not (flying or failed):
+        yield from _misfits(recording, package, last)
+    yield from _returned(
+        recording, last, only_last=any(each.end_ns is None for each in crashed) or bool(failed)
+    )
+
+
 LAST_OF_CRASHED = "it is the last call of the thread that got the fatal signal"
 
 
-def candidates(recording: Recording) -> Iterator[Candidate]:
-    """Yield calls that may be at fault: of the crashing thread, in flight, with an error, or the last."""
-    crash = recording.crash
-    flying = [call for call in recording.calls if call.end_ns is None]
-    crashed = [call for call in flying if crash is not None and call.thread == crash.thread]
-    rest = [call for call in flying if call not in crashed]
-    failed = [call for call in reversed(recording.calls) if call.end_ns is not None and call.code != 0]
-    for call in crashed:
-        yield Candidate(recording, call, "its thread got the fatal signal")
-    if crash is not None and not crashed:  # the host may have read the results of its last call
-        own = [call for call in recording.calls if call.thread == crash.thread and not call.code]
-        yield from (Candidate(recording, call, LAST_OF_CRASHED, False) for call in own[-1:])
-    for call in failed if recording.ended or recording.alive else ():
-        yield Candidate(recording, call, f"it returned error code {call.code}")
-    for call in reversed(rest):
-        how = "when the process died" if not recording.alive else "when the recording was read"
-        yield Candidate(recording, call, f"it was in flight {how}")
-    for call in failed if not (recording.ended or recording.alive) else ():
-        yield Candidate(recording, call, f"it returned error code {call.code}")
-    seen = {id(call) for call in (*flying, *failed)}
-    last = [call for call in reversed(recording.calls) if id(call) not in seen]
+def _of_crashed(recording: Recording, call: RecordedCall) -> Candidate:
+    if call.end_ns is None:
+        return Candidate(recording, call, "its thread got the fatal signal")
+    code = f", and returned error code {call.code}" if call.code else ""
+    return Candidate(recording, call, LAST_OF_CRASHED + code, bool(code))
+
+
+def _misfit(call: RecordedCall, package: Package) -> str:
+    """Say which input of a call the package was not compiled for. Empty if all fit or not all are known."""
+    given = [GivenTensor(each.dtype, each.sizes, each.strides, each.device) for each in call.inputs]
+    found = compare_inputs(package.signature, given) if call.total_inputs == len(given) else []
+    return found[0].sentence if found and found[0].severity == "fatal" else ""
+
+
+def _misfits(recording: Recording, package: Package, last: Sequence[RecordedCall]) -> Iterator[Candidate]:
+    """Yield the newest returned call with inputs for which the package was not compiled."""
+    told = ((call, said) for call in last if (said := _misfit(call, package)))
+    yield from (
+        Candidate(recording, call, f"it returned, but {said}", False) for call, said in islice(told, 1)
+    )
+
+
+def _returned(recording: Recording, last: Sequence[RecordedCall], only_last: bool) -> Iterator[Candidate]:
+    """Yield the last calls that returned, newest first: on a device, all whose kernels may still have run."""
     on_device = [call for call in last if call.on_device][:MOST_LAST]
     for call in on_device:
         yield Candidate(recording, call, "its kernels may still have run at the end", False)
@@ -158,22 +190,10 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
         return
     yield from (Candidate(recording, call, "it is the last call that returned", False) for call in last[:1])
     # An older call says nothing about one that failed.
-    newest = next((call for call in last if call.complete), None) if not (crashed or failed) else None
+    newest = next((call for call in last if call.complete), None) if not only_last else None
     if newest is not None and newest is not last[0]:
         why = "it is the last call that returned and of which all was kept"
         yield Candidate(recording, newest, why, False)
-
-
-def _misfits(recording: Recording, package: Package) -> Iterator[Candidate]:
-    """If all calls returned, yield the last one with inputs for which the package was not compiled."""
-    if recording.crash is not None or any(call.code or call.end_ns is None for call in recording.calls):
-        return
-    for call in reversed(recording.calls):
-        given = [GivenTensor(each.dtype, each.sizes, each.strides, each.device) for each in call.inputs]
-        found = compare_inputs(package.signature, given) if call.total_inputs == len(given) else []
-        if found and found[0].severity == "fatal":
-            yield Candidate(recording, call, f"it returned, but {found[0].sentence}", False)
-            return
 
 
 @dataclass(frozen=True)
@@ -246,6 +266,7 @@ class TakenCall:
     on_ended_frame: int | None = None  # number of an input in the stack frame of a function that has returned
     overwritten: Overwritten | None = None
     short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
+    program: Path | None = None  # of a host without Python; None if it has Python, or if that is unknown
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -256,7 +277,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     """
     found = await candidates_in(folder, workload, context)
     replayed: list[Replayed] = []
-    for candidate in [each for each in found if not each.missing][:MOST_REPLAYED]:
+    for candidate in [each for each in found if not each.missing][: _most(found)]:
         replayed.append(await _replay(candidate, len(replayed), workload, context))
         if replayed[-1].failed:
             break
@@ -284,7 +305,8 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
             f"the host calls the package at {lines[0].file}:{lines[0].line}  {lines[0].code}".rstrip()
         )
     site, input_at_fault = _where_it_died(recording, [chosen.candidate, *found])
-    numbered = call.number and (site is None or chosen.failed)  # otherwise the verdict is not about this call
+    # Without a failure, the verdict is not about this call.
+    numbered = call.number and (site is None or chosen.failed or call.code)
     return TakenCall(
         chosen.inputs,
         CallNumber(number=call.number, of=max(call.number, calls)) if numbered else None,
@@ -299,7 +321,23 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         _on_ended_frame(call),
         await anyio.to_thread.run_sync(_overwritten, recording),
         {n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
+        program_of(recording),
     )
+
+
+def program_of(recording: Recording) -> Path | None:
+    """The program of a process that had no Python. None if it had, or if its mapped files are unknown."""
+    names = [library_of(each.path) for each in read_maps(recording.maps)]
+    if any(name.startswith(("python", "libpython", "libtorch_python")) for name in names):
+        return None
+    paths = (each.path for each in read_maps(recording.maps) if ".so" not in library_of(each.path))
+    return next(map(Path, paths), None)
+
+
+def _most(found: Sequence[Candidate]) -> int:
+    crash = found[0].recording.crash
+    known = crash is None or any(each.call.thread == crash.thread for each in found)
+    return MOST_REPLAYED if known else MOST_OPEN
 
 
 def _lines(stack: Sequence[int], maps: Sequence[Mapped]) -> list[ModelLocation]:
@@ -398,7 +436,10 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
     facts = [lost] if first.missing and first.call.inputs else []
     text = f"{capitalized(KILLED)}. No call of the package had failed or was open."
     text += f" {capitalized(first.model.memory)}." if first.model.memory else ""
-    return TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
+    return TakenCall(
+        *(None, None, [], facts), open="" if site else text, site=site, input_at_fault=number,
+        program=program_of(recording),
+    )  # fmt: skip
 
 
 def death_in(folder: Path) -> TakenCall | None:
@@ -469,7 +510,7 @@ async def candidates_in(folder: Path, workload: PackageWorkload, context: Contex
         except ProblemError as problem:
             unreadable.append(problem)
             continue
-        for candidate in (*_misfits(recording, package), *candidates(recording)):
+        for candidate in candidates(recording, package):
             known = candidate.model.build_id
             if build_id and known and known != build_id:
                 others.add(f"{Path(candidate.model.path).name} (build {known[:12]})")
