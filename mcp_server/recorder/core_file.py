@@ -329,6 +329,7 @@ def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
     """
     with open_core(path) as remains:
         loaded = LoadedLibrary(library, remains)
+        loaded.check_loaded()
         build_id = next(iter(loaded.build_ids), "")
         reader = MemoryReader(path, remains)
         calls: list[RecordedCall] = []

@@ -163,6 +163,17 @@ class LoadedLibrary:
         """Where the library begins in memory, once for each loader."""
         return [each.start for each in self.remains.maps if each.offset == 0 and self.is_at(each.path)]
 
+    def check_loaded(self) -> None:
+        """Raise `ProblemError` if the process had not loaded the package: its tensors are another's."""
+        loaded = {library_of(each.path) for each in self.remains.maps if ".wrapper.so" in each.path}
+        if not self.starts:
+            raise ProblemError(
+                "the process had not loaded this package",
+                value=self.file.name,
+                allowed=", ".join(sorted(loaded)[:8]) or "a process with a package loaded",
+                next_call="the same with the package that the process has loaded",
+            )
+
     @property
     def build_ids(self) -> list[str]:
         """The build IDs that its first pages contain, each once."""

@@ -107,20 +107,14 @@ class Reader:
 
     def check(self) -> list[str]:
         """Return what is unknown about the build. Raise `ProblemError` if the package was not loaded."""
-        if not self._library.starts:
-            raise ProblemError(
-                "the process had not loaded this package",
-                value=self.library.name,
-                allowed=_listed(self._loaded) or "a process with a package loaded",
-                next_call="the same with the package that the process has loaded",
-            )
+        self._library.check_loaded()
         wanted = build_id_of(self.view.package)
         found = self._library.build_ids
         if wanted and found and wanted not in found:
             raise ProblemError(
                 "the process had another build of this package",
                 value=f"build {wanted}",
-                allowed=f"the package with build {_listed(found)}",
+                allowed=f"the package with build {', '.join(found[:8])}",
                 next_call="post-mortem with the package as it was loaded",
             )
         return [] if wanted and found else ["It is not known whether this is the same build of the package."]
@@ -149,10 +143,6 @@ class Reader:
     @cached_property
     def _library(self) -> LoadedLibrary:
         return LoadedLibrary(self.library, self.remains)
-
-    @cached_property
-    def _loaded(self) -> set[str]:
-        return {PurePosixPath(each.path).name for each in self.remains.maps if ".wrapper.so" in each.path}
 
     def _place(self, address: int) -> int | None:
         """Return the offset of an address in the library's file. None if it is outside."""
@@ -310,10 +300,6 @@ def _reached(roots: Sequence[_Stack], known: Mapping[int, _Stack]) -> set[int]:
         found |= new
         new = {holder for each in new if each in known for holder in known[each].holders} - found
     return found
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(name[:LONGEST_CODE] for name in sorted(names)[:8])
 
 
 def _joined(frames: Iterable[str]) -> list[str]:

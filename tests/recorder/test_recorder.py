@@ -200,6 +200,7 @@ def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_p
 def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: ZooPackage) -> None:
     """The error for another package, another file, no process, or a process without a package says so."""
     assert "had not loaded this package" in refused("post-mortem", core, "--package", zoo("ranker"))
+    assert "had not loaded this package" in refused("diagnose", zoo("ranker"), "--recording", core)
     assert "cannot be read" in refused("post-mortem", package, "--package", package)
     assert "there is no such process" in refused("diagnose", "--pid", "99999999")
     assert "has unpacked no package" in refused("diagnose", "--pid", str(os.getpid()))
