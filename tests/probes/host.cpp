@@ -1,6 +1,7 @@
-// A host without Python: loads a package of the ranker and calls it once, `host PACKAGE good|unmapped`.
+// A host without Python: loads a package of the ranker and calls it once, `host PACKAGE good|outside|unmapped`.
 // With `floats` a package of 8 x 16 floats is called instead, and its output printed.
-// With `unmapped` the input is memory that may not be read, so that the first launch is a segmentation fault.
+// With `outside` an index is too large; with `unmapped` the input is memory that may not be read, so that the
+// first launch is a segmentation fault.
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
@@ -16,6 +17,7 @@ int main(int argc, char** argv) {
   constexpr std::int64_t rows = 8, columns = 6;
   std::vector<std::int64_t> ids(rows * columns, 3);
   void* data = ids.data();
+  if (std::strcmp(argv[2], "outside") == 0) ids[7] = 32;
   if (std::strcmp(argv[2], "unmapped") == 0) {
     data = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     std::printf("unmapped %p\n", data);

@@ -14,12 +14,14 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from mcp_server.logs.journal import read_journal, read_journal_file
-from mcp_server.model import PackageWorkload
+from mcp_server.model import CommandWorkload, PackageWorkload
 from mcp_server.probes.cache import Cache
 from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
 from tests.conftest import ZooPackage, host_of
 from tests.recorded import RECORDINGS
+from tests.support.tools import verdict
+from tests.zoo.names import nightly
 
 SOURCE = Path(__file__).with_name("host.cpp")
 
@@ -74,6 +76,24 @@ def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
     assert ending.launch is not None and ending.launch.launch == 0
     given = ending.launch.arguments[0].tensor
     assert given is not None and f"unmapped {given.pointer:#x}" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "category", "confidence", "named"),
+    [
+        ("outside", "index_out_of_bounds", "proven", "0 to 31"),
+        *nightly(("unmapped", "input_mismatch", "likely", "launch 0")),
+    ],
+)
+def test_the_package_among_the_arguments_of_a_host_is_read(
+    host: Path, zoo: ZooPackage, tmp_path: Path, mode: str, category: str, confidence: str, named: str
+) -> None:
+    """The recorder keeps the host's call, and a replay proves the fault, except if the memory is unmapped."""
+    argv = [str(host), str(zoo("ranker")), mode]
+    found = verdict(tmp_path, CommandWorkload(argv=argv, cwd=tmp_path))
+    assert (found.outcome, found.category, found.confidence) == ("fault", category, confidence)
+    assert named in found.summary
 
 
 # Journals.

@@ -334,3 +334,12 @@ def test_damage_gives_a_recording_or_a_clear_error(changes: list[tuple[int, int]
             for tensor in each.inputs:
                 if tensor.bytes is not None:
                     assert tensor.bytes.offset + tensor.bytes.length <= len(content)
+
+
+@given(st.binary(max_size=400))
+def test_any_crash_file_is_read_without_an_exception(content: bytes) -> None:
+    """Reading stops at garbage."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "1.crash"
+        path.write_bytes(struct.pack("<II", 0xA0710CE2, 2) + content)
+        ring.read_crash(path)

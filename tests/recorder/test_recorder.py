@@ -69,6 +69,25 @@ def end_of(argv: list[str], kept: Path) -> int:
     return subprocess.run(argv, env=around, capture_output=True, timeout=600, check=False).returncode
 
 
+def the_recording(folder: Path) -> Any:
+    (ring,) = folder.glob("*.ring")
+    return read_recording(ring)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [("segv", -11), ("kill", -9), *nightly(("index", -6), ("abort", -6))]
+)
+def test_a_host_of_16_threads_leaves_its_calls(
+    host: Path, recorded: Path, tmp_path: Path, fault: str, status: int
+) -> None:
+    """Whatever ends the host, its threads' calls are kept, with the signal if it can be handled."""
+    assert end_of([str(host), str(recorded), "16", "100", "--break", fault], tmp_path / "kept") == status
+    found = the_recording(tmp_path / "kept")
+    assert {call.thread for call in found.calls}, "no call was kept"
+    assert (found.crash.signal if found.crash else 9) == -status
+    assert not found.ended
+
+
 def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path, tmp_path: Path) -> None:
     """After a run without a failing call, no file is left."""
     assert end_of([str(host), str(recorded), "4", "50"], tmp_path / "kept") == 0
@@ -139,11 +158,13 @@ def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -
     assert thread["launch"] == 0 and "index out of bounds: 0 <= " in thread["generated"]
     assert any("8run_impl" in frame and "wrapper.cpp:" in frame for frame in thread["frames"])
     assert not any("build" in each for each in found["remarks"]), "it is the same build"
-    assert found["inputs"] == ["int64[8]", "int64[8, 20]"] and f"--recording {core}" in found["remarks"][-1]
 
 
 def test_the_inputs_in_a_core_file_are_diagnosed(core: Path, package: Path, tmp_path: Path) -> None:
     """Without a recorder, the element and its limit are proven, and the host's calling line is named."""
+    found = answered("post-mortem", core, "--package", package)
+    assert found["inputs"] == ["int64[8]", "int64[8, 20]"]
+    assert f"--recording {core}" in found["remarks"][-1]
     verdict = diagnosed(tmp_path, package=package, recording=core)
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
     assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
@@ -386,6 +407,11 @@ elif how == "strided":
     model(good[0], good[1].t().contiguous().t())
     model(*good)
     os.kill(os.getpid(), 9)
+elif how == "updated":
+    name = "users.weight"
+    model.load_constants({name: torch.zeros(500, 32)}, check_full_update=False)
+    model(*good)
+    os.kill(os.getpid(), 9)
 elif how == "swapped":
     archive = zipfile.ZipFile(package)
     (library,) = [each for each in archive.namelist() if each.endswith(".wrapper.so")]
@@ -501,8 +527,7 @@ def test_the_host_outlives_what_happens_to_its_recording(recorded: Path, tmp_pat
 def test_a_fork_has_a_recording_of_its_own(recorded: Path, tmp_path: Path) -> None:
     """The killed child's two calls are kept; its parent, which succeeded, left nothing."""
     assert of_python("forked", recorded, tmp_path / "kept") == 0
-    (ring,) = (tmp_path / "kept").glob("*.ring")
-    assert len(read_recording(ring).calls) == 2
+    assert len(the_recording(tmp_path / "kept").calls) == 2
 
 
 def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_path: Path) -> None:
@@ -533,6 +558,16 @@ def test_a_call_that_does_not_fit_is_taken_before_the_last(
     assert of_python("strided", recorded, tmp_path / "kept") == -9
     found = diagnosed(tmp_path, package=package, recording=tmp_path / "kept")
     assert (found["category"], found["call"]["number"]) == ("input_mismatch", 2), found
+
+
+def test_a_call_knows_the_generation_of_its_weights(recorded: Path, tmp_path: Path) -> None:
+    """A call after one update records its generation, and which constants the update gave."""
+    assert of_python("updated", recorded, tmp_path / "kept") == -9
+    found = the_recording(tmp_path / "kept")
+    assert [call.generation for call in found.calls] == [0, 1]
+    (weights,) = found.models[0].weights_at(1).constants.items()
+    assert weights[0] == "users_weight" and weights[1].sizes == (500, 32) and weights[1].bytes is not None
+    assert not found.models[0].weights_at(0).constants
 
 
 def test_a_swap_back_puts_the_earlier_weights_in_use(recorded: Path, tmp_path: Path) -> None:
