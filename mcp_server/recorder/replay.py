@@ -150,7 +150,9 @@ def candidates(recording: Recording, package: Package | None = None) -> Iterator
         yield Candidate(recording, call, why)
     last = [call for call in calls if call.end_ns is not None and not call.code]
     if crash is None and package is not None and not (flying or failed):
-        yield from _misfits(recording, package, last)
+        told = ((call, said) for call in last if (said := _misfit(call, package)))
+        for call, said in islice(told, 1):
+            yield Candidate(recording, call, f"it returned, but {said}", False)
     yield from _returned(
         recording, last, only_last=any(each.end_ns is None for each in crashed) or bool(failed)
     )
@@ -171,14 +173,6 @@ def _misfit(call: RecordedCall, package: Package) -> str:
     given = [GivenTensor(each.dtype, each.sizes, each.strides, each.device) for each in call.inputs]
     found = compare_inputs(package.signature, given) if call.total_inputs == len(given) else []
     return found[0].sentence if found and found[0].severity == "fatal" else ""
-
-
-def _misfits(recording: Recording, package: Package, last: Sequence[RecordedCall]) -> Iterator[Candidate]:
-    """Yield the newest returned call with inputs for which the package was not compiled."""
-    told = ((call, said) for call in last if (said := _misfit(call, package)))
-    yield from (
-        Candidate(recording, call, f"it returned, but {said}", False) for call, said in islice(told, 1)
-    )
 
 
 def _returned(recording: Recording, last: Sequence[RecordedCall], only_last: bool) -> Iterator[Candidate]:
@@ -436,10 +430,8 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
     facts = [lost] if first.missing and first.call.inputs else []
     text = f"{capitalized(KILLED)}. No call of the package had failed or was open."
     text += f" {capitalized(first.model.memory)}." if first.model.memory else ""
-    return TakenCall(
-        *(None, None, [], facts), open="" if site else text, site=site, input_at_fault=number,
-        program=program_of(recording),
-    )  # fmt: skip
+    died = TakenCall(None, None, [], facts, open="" if site else text, site=site, input_at_fault=number)
+    return replace(died, program=program_of(recording))
 
 
 def death_in(folder: Path) -> TakenCall | None:
