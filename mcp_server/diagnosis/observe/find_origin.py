@@ -60,8 +60,8 @@ class FindOrigin(Observation, seconds=3, best=DECIDES, alone=True):
             return 0.0
         if case.given is not None and parts_to_see(case) and "look_at_indices" not in case.done:
             return 0.0
-        if not faults(case):
-            return 0.0
+        if not faults(case) or case.harmless is not None:
+            return 0.0  # nothing to walk back from, or FindOutputOrigin has done it
         # First try suspects nearer to the root cause: they explain the bad value.
         deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
         return GUESSES if deeper else self.best
