@@ -213,7 +213,7 @@ class _Writer(Launches):
         test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
         if test is not None and exit_ is not None:
             before = [each for each in nodes if each.line < test[0].line]
-            self.scope.lines.append("while True:")  # a test among the statements ends it
+            self.scope.lines.append("while True:")  # a test among the statements breaks out of the loop
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
             nodes = nodes[len(before) :]
