@@ -18,6 +18,7 @@ from mcp_server.diagnosis.interventions.base import (
     Kind,
     Options,
     Trial,
+    known_only,
     update_from,
 )
 from mcp_server.diagnosis.interventions.input import Leaf, changed, read_change, together
@@ -175,7 +176,7 @@ async def _intervention(
                 what=f"the call with the constants of {file.name}",
                 options=Options(updates=(update_from(file),)),
                 before_code="loader(...)",
-                after_code=GIVEN.format(file=file),
+                after_code=_given(file),
                 spelling=("--constants", str(file)),
             )
         )
@@ -191,11 +192,10 @@ async def _intervention(
     return together(" + ".join(part.key for part in parts), "; ".join(part.what for part in parts), parts)
 
 
-# The code of an update like that of the trial: names that the package lacks would be rejected.
-GIVEN = """loader.load_constants(
-    {{name: value for name, value in torch.load("{file}").items() if name in loader.get_constant_fqns()}},
-    check_full_update=False,
-)"""
+def _given(file: Path) -> str:
+    """Return the code of an update like that of the trial: names that the package lacks would be rejected."""
+    known = known_only(f'torch.load("{file}")', package="loader")
+    return f"loader.load_constants(\n    {known},\n    check_full_update=False,\n)"
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:

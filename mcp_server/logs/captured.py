@@ -359,6 +359,11 @@ class Captured(Record):
     ends: list[FailedCheck] = Field(default_factory=list)
 
     @property
+    def phases(self) -> list[Phase]:
+        """All compiles, loads, updates and calls."""
+        return [*self.compiles, *self.loads, *self.updates, *self.calls]
+
+    @property
     def narrowing(self) -> CapturedAttempts | None:
         """The lines of the model that narrowed a range below the sizes of the program, and their changes."""
         return next((each for each in self.attempts if each.stage == "narrowed" and each.stack), None)

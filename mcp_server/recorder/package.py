@@ -165,14 +165,15 @@ class LoadedLibrary:
 
     def check_loaded(self) -> None:
         """Raise `ProblemError` if the process had not loaded the package: its tensors are another's."""
+        if self.starts:
+            return
         loaded = {library_of(each.path) for each in self.remains.maps if ".wrapper.so" in each.path}
-        if not self.starts:
-            raise ProblemError(
-                "the process had not loaded this package",
-                value=self.file.name,
-                allowed=", ".join(sorted(loaded)[:8]) or "a process with a package loaded",
-                next_call="the same with the package that the process has loaded",
-            )
+        raise ProblemError(
+            "the process had not loaded this package",
+            value=self.file.name,
+            allowed=", ".join(sorted(loaded)[:8]) or "a process with a package loaded",
+            next_call="the same with the package that the process has loaded",
+        )
 
     @property
     def build_ids(self) -> list[str]:

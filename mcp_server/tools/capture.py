@@ -74,10 +74,9 @@ async def capture(
     rank = read_launcher_output(finished, context.launcher).first
     seen = _of_rank(read_capture(directory), rank)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
-    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
     # The mtime of this file marks the start of the program, also in a resumed job.
     started = (directory / "site" / "sitecustomize.py").stat().st_mtime + finished.waited_s
-    last = max((phase.t + (phase.seconds or 0.0) for phase in phases), default=started)
+    last = max((phase.t + (phase.seconds or 0.0) for phase in seen.phases), default=started)
     checks = seen.assertions
     if finished.returncode == 0:  # then a SystemExit was not a failed comparison
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
@@ -139,8 +138,7 @@ def _of_rank(seen: Captured, rank: RankEnd | None) -> Captured:
 def _notes(seen: Captured, isolated: bool) -> Iterator[str]:
     """Say what the hook could not keep, and why it may have seen nothing."""
     yield from (f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures)
-    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
-    yield from sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    yield from sorted({f"not kept: {phase.notice}" for phase in seen.phases if phase.notice})
     if not all(phase.configs_exact for phase in seen.compiles):
         yield "not every option of the compile could be recorded: a compile by us may differ from it"
     if not seen.processes and isolated:

@@ -106,7 +106,7 @@ class Attempt:
     change; `sizes` counts the input sizes at which the results matched eager mode. `more_lines` are also
     changed. `exported` and `compiled`: the failed export or compile now passes. `reached` is the line at
     which the export failed next. `widened` has the (tensor, dimension) of each dimension whose bound (`name`:
-    min or max) was moved; `note` then says what failed.
+    min or max) was moved; `note` then says what failed. `refuses`: a size of eager mode is rejected.
     """
 
     name: str
@@ -126,6 +126,7 @@ class Attempt:
     reached: int = 0
     reached_code: str = ""
     widened: list[tuple[int, int]] = field(default_factory=list)
+    refuses: bool = False
 
 
 def members(value: object) -> dict[str, object]:

@@ -15,7 +15,14 @@ from itertools import combinations
 from math import log10, prod
 
 from mcp_server.diagnosis.components import component, launch_lines, seen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, update_from
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Options,
+    known_only,
+    update_from,
+)
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSED_NAMES, CausalLevel, Suspect
@@ -455,17 +462,14 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}.",
         evidence=(seen("capture", f"the package has {left} {shown}, which the update does not name"),),
-        fix=Fix(text="pass every constant, with check_full_update=True", after=FULL.format(model="model")),
+        fix=Fix(text="pass every constant, with check_full_update=True", after=full_update("model")),
         observed=False,
     )
 
 
-# All that the package has, and nothing that its graph does not use.
-KNOWN = "{name: value for name, value in weights.items() if name in package.get_constant_fqns()}"
-FULL = (
-    "package.load_constants({{name: value for name, value in {model}.state_dict().items() "
-    "if name in package.get_constant_fqns()}}, check_full_update=True)"
-)
+def full_update(model: str) -> str:
+    """Return code that gives all that the package has, and nothing that its graph does not use."""
+    return f"package.load_constants({known_only(f'{model}.state_dict()')}, check_full_update=True)"
 
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
@@ -543,7 +547,7 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
         after = f"{{{key}: value for name, value in weights.items()}}"
         if folded or unused:
             text += f"; {_without(folded, unused, case)}"
-            after = KNOWN.replace("name in", f"(key := {key}) in").replace("{name:", "{key:")
+            after = known_only("weights", key)
         return Fix(text=text, after=after)
     # The compiled name with the ending of the given name is the intended one.
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
@@ -554,7 +558,8 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
         lost = {each.rpartition(".")[2] for each in update.missing}
         folded = [each for each in folded if each.rpartition(".")[2] not in lost]
     if update.unknown and len(folded) + len(unused) == len(update.unknown):
-        code = FULL.format(model="model") if update.missing else KNOWN if unused else None
+        code = known_only("weights") if unused else None
+        code = full_update("model") if update.missing else code
         return Fix(text=_without(folded, unused, case) + also, after=code)
     return Fix(text=f"give exactly the package's constants: {_shown(update.compiled)}")
 

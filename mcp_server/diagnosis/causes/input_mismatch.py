@@ -34,6 +34,7 @@ from mcp_server.logs.captured import CapturedAttempts
 from mcp_server.memory_faults import Fault
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.mismatch import Mismatch, order_of, without_doubt
+from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import capitalized, listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
@@ -221,9 +222,8 @@ _MISREAD = frozenset({"dtype", "size", "stride"})
 
 
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
-    index = mismatch.input_index
-    known = index is not None and index < len(case.compiled_inputs)
-    name = name_of(case.compiled_inputs[index]) if known and index is not None else "the call's inputs"
+    index, compiled = mismatch.input_index, _compiled(mismatch, case)
+    name = name_of(compiled) if compiled is not None else "the call's inputs"
     test = _test_of(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
@@ -266,6 +266,11 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     )
 
 
+def _compiled(mismatch: Mismatch, case: DiagnosisState) -> CompiledInput | None:
+    index = mismatch.input_index
+    return case.compiled_inputs[index] if index is not None and index < len(case.compiled_inputs) else None
+
+
 def _narrowing(mismatch: Mismatch, case: DiagnosisState) -> CapturedAttempts | None:
     return case.captured.narrowing if mismatch.aspect == "range" else None
 
@@ -283,12 +288,11 @@ def _bad_access(mismatch: Mismatch, case: DiagnosisState) -> Fault | None:
 
     Any access if the size is above the range, otherwise only an access beyond this input.
     """
-    fault, index = case.located.fault if case.located is not None else None, mismatch.input_index
+    fault = case.located.fault if case.located is not None else None
     if fault is None or _above(mismatch, case) is not None:
         return fault
-    known = index is not None and index < len(case.compiled_inputs)
-    missed = fault.missed if known and mismatch.aspect in ("range", "relation") else None
-    past = missed is not None and index is not None and missed.variable == case.compiled_inputs[index].name
+    compiled = _compiled(mismatch, case) if mismatch.aspect in ("range", "relation") else None
+    past = compiled is not None and fault.missed is not None and fault.missed.variable == compiled.name
     return fault if past else None
 
 

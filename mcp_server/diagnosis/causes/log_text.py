@@ -169,13 +169,14 @@ def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> boo
         return False  # the repeated call also fails this comparison
     if root.exception is not None and any(PACKAGE_FILE.search(f.file) for f in root.exception.frames):
         return False
-    seen_all = [*case.captured.loads, *case.captured.compiles, *case.captured.updates, *case.calls]
     if source != "script" or root.exception is None or root.family.late:
         return False
-    if not seen_all:  # only an exception that the program itself raises, with the text of a torch error
+    if (
+        not case.captured.phases
+    ):  # only an exception that the program itself raises, with the text of a torch error
         frames = root.exception.frames
         return bool(frames) and frames[-1].user and frames[-1].code.startswith("raise ")
-    return bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
+    return bool(case.calls) and all(phase.outcome == "ok" for phase in case.captured.phases)
 
 
 def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:

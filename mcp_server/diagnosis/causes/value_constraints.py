@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.constants import FULL, KEEP_ALL
+from mcp_server.diagnosis.causes.constants import KEEP_ALL, full_update
 from mcp_server.diagnosis.components import (
     agreement,
     check_failed,
@@ -397,7 +397,7 @@ def _drifted(drift: CapturedDrift, case: DiagnosisState) -> Suspect:
     if folded := next((name for name in names if name not in kept), ""):
         text += f"; to update {folded}, whose values are written into the code, {KEEP_ALL}"
     else:
-        text, after = text + more, FULL.format(model=drift.of or "model")
+        text, after = text + more, full_update(drift.of or "model")
     return Suspect(
         category="constants",
         guilty=component("constant", names[0], made[-1:], value=fact.removeprefix(f"{of} ")),

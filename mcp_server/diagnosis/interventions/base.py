@@ -45,6 +45,13 @@ KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align", "reshape
 SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes that may be the fix
 
 
+def known_only(source: str, key: str = "", package: str = "package") -> str:
+    """Return code for the tensors of a dict that a package has, under their names or `key` of a name."""
+    name, found = ("key", f"(key := {key})") if key else ("name", "name")
+    known = f"{found} in {package}.get_constant_fqns()"
+    return f"{{{name}: value for name, value in {source}.items() if {known}}}"
+
+
 def update_from(file: Path) -> Step:
     """Return the replay step that gives the package the constants of a torch.save file (`{name: tensor}`).
 

@@ -42,15 +42,14 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     lines = [str(line) for line in (found.line, *found.more_lines) if line]
     at = f" in {'line' if len(lines) == 1 else 'lines'} {' and '.join(lines)}" if lines else ""
     codes = ("; ".join(code.splitlines()) for code in (found.before, found.after) if code)
-    narrows = found.error.startswith("at another size")  # that eager mode takes
     change = Intervention(
         key=f"source:{found.name}",
         kind=Kind.SOURCE,
-        what=" replaced with ".join(codes) if narrows else f"this change{at}",
+        what=" replaced with ".join(codes) if found.refuses else f"this change{at}",
         before_code=found.before,
         after_code=found.after,
         action=action_of(found),
-        not_for_shipping=NARROWS if narrows else "",
+        not_for_shipping=NARROWS if found.refuses else "",
     )
     stage = "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
     stage = "export" if tried.stage == "narrowed" else stage

@@ -441,6 +441,7 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> b
             if step == "example" or must:
                 raise
             told.error = f"at another size: {error}"[:300]
+            told.refuses |= step in STEPS
             continue
         told.sizes += step in STEPS
         if not compare_all(expected, got).equal:
