@@ -171,9 +171,7 @@ def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> boo
         return False
     if source != "script" or root.exception is None or root.family.late:
         return False
-    if (
-        not case.captured.phases
-    ):  # only an exception that the program itself raises, with the text of a torch error
+    if not case.captured.phases:  # the program itself may raise the text of a torch error
         frames = root.exception.frames
         return bool(frames) and frames[-1].user and frames[-1].code.startswith("raise ")
     return bool(case.calls) and all(phase.outcome == "ok" for phase in case.captured.phases)
