@@ -22,15 +22,13 @@ def keep(name: str, found: dict[str, Any]) -> None:
     RESULTS.write_text(in_rows(written) + "\n", encoding="utf-8")
 
 
-def in_rows(value: Any, indent: str = "") -> str:
+def in_rows(value: Any) -> str:
     """JSON in which a value that fits into a line gets one line."""
     row = json.dumps(value, separators=(",", ":"))
-    if len(indent + row) <= WIDTH or not value or not isinstance(value, (dict, list)):
+    if len(row) <= WIDTH or not value or not isinstance(value, (dict, list)):
         return row
-    inner = indent + " "
     if isinstance(value, list):
-        parts = [in_rows(each, inner) for each in value]
+        parts = [in_rows(each) for each in value]
     else:
-        parts = [f"{json.dumps(name)}:{in_rows(each, inner)}" for name, each in value.items()]
-    first, last = row[0], row[-1]
-    return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"
+        parts = [f"{json.dumps(name)}:{in_rows(each)}" for name, each in value.items()]
+    return "\n".join((row[0], ",\n".join(parts), row[-1]))
