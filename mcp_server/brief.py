@@ -185,7 +185,9 @@ def _place(party: Component) -> str:
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
     if party.launch_index is None or not numbers:
         return shown
-    return f"{shown}  (or line {', '.join(dict.fromkeys(numbers))}: one kernel)"
+    several = list(dict.fromkeys(numbers))
+    which = "both" if len(several) == 1 else "all of them"
+    return f"{shown}  (or line {', '.join(several)}: one kernel computes {which})"
 
 
 def _fix(fix: Fix) -> Iterator[Line]:

@@ -21,8 +21,10 @@ from typer.core import TyperCommand
 
 from mcp_server.errors import OPTION_NAMES, ProblemError, option_of
 from mcp_server.operations.arguments import (
+    ACTIONS,
     COMMANDS,
-    FORMS,
+    OF_ELEMENTS,
+    OF_INPUT,
     PAIRS,
     Arguments,
     RunArguments,
@@ -58,7 +60,7 @@ OPTIONS = {
     "log": "Log of a failing run.",
     "env": "An environment variable. Repeat it for more.",
     "changes": "Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. "
-    f"Form: {FORMS}.",
+    "The table below has all forms.",
 }
 # The sections of a long help, with their arguments, most used first. Other options come before the sections.
 SECTIONS = {
@@ -85,17 +87,26 @@ METAVARS = {
 }
 
 
+_CHANGES = [
+    *ACTIONS.items(),
+    ("order N,N", "all inputs in this order: 'order 1,0', without INPUT"),
+    ("... ELEMENTS", f"after clamp and set: {OF_ELEMENTS}"),
+]
+
+
 class Sectioned(TyperCommand):
     """Lists the options of a long help in sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
         options = {each.name: row for each, row in shown if row and each.param_type_name == "option"}
+        changes = _CHANGES if "changes" in options else []
         sections = {"Arguments": [row for each, row in shown if row and each.param_type_name == "argument"]}
         sections["Options"] = []
         for title, names in SECTIONS.items() if len(options) > LONG else ():
             sections[title] = [options.pop(name) for name in names if name in options]
         sections["Options"] = [*options.values()]
+        sections[f"Forms of a change: {OF_INPUT}, and ACTION is"] = changes
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):

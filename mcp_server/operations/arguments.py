@@ -53,14 +53,31 @@ Script = Annotated[str, Field(description="Python file to run.")]
 ScriptArguments = Annotated[list[str], Field(description="Arguments of the script.")]
 JobId = Annotated[str, Field(min_length=1, description="The job's handle.")]
 
+WORKLOADS = ("script", "package", "exported", "command")
+
+ACTIONS = {
+    "clamp LOW HIGH": "limit elements; - stands for no limit",
+    "set VALUE": "replace elements",
+    "cast DTYPE": "convert to this dtype",
+    "reread DTYPE": "read the same bytes as this dtype",
+    "move DEVICE": "copy to this device",
+    "contiguous": "make the strides contiguous",
+    "own-memory": "copy to memory of its own",
+    "reshape S,S": "the same elements in this shape",
+    "reorder D,D": "the dimensions in this order",
+    "flip DIM": "reverse a dimension",
+    "divide NUMBER": "divide all elements",
+    "resize DIM SIZE": "cut or repeat a dimension",
+    "pad DIM SIZE VALUE": "lengthen a dimension with this value",
+    "drop-rows DIM N,N": "leave out rows of a dimension",
+}
+"""The changes of an input that `try_fix` makes; `interventions/input.py` reads them."""
+OF_INPUT = "'INPUT: ACTION', where INPUT is args[1], a name or a number"
+OF_ELEMENTS = "at I,J, flat N,N, rows N,N, where < X or > X, where == X, where nan or where non-finite"
 FORMS = (
-    "'INPUT: ACTION', where INPUT is args[1], a name or a number, and ACTION is clamp LOW HIGH, set VALUE, "
-    "cast DTYPE, reread DTYPE, move DEVICE, contiguous, own-memory, reshape S,S, reorder D,D, flip DIM, "
-    "divide NUMBER, resize DIM SIZE, pad DIM SIZE VALUE or drop-rows DIM N,N; or 'order N,N' for all inputs. "
-    "clamp and set may end with at I,J, flat N,N, rows N,N, where < X or > X, where == X, where nan or "
-    "where non-finite"
+    f"{OF_INPUT}, and ACTION is one of {', '.join(ACTIONS)}; or 'order N,N' for all inputs. "
+    f"clamp and set may end with {OF_ELEMENTS}"
 )
-"""The changes of inputs that `try_fix` makes; `interventions/input.py` reads them."""
 
 
 class Arguments(BaseModel):
@@ -401,7 +418,8 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
     fields = model.model_fields
     for name in values:
         if name not in fields:
-            raise ProblemError(f"unknown argument {name!r}{closest(name, fields)}", allowed=", ".join(fields))
+            known = sorted(fields, key=lambda each: each not in WORKLOADS)  # what to look at comes first
+            raise ProblemError(f"unknown argument {name!r}{closest(name, fields)}", allowed=", ".join(known))
     try:
         return model.model_validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:

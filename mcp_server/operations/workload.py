@@ -77,9 +77,9 @@ def workload_of(given: args.ProgramArguments) -> Workload:
     for name, fitting in APPLIES_TO.items():
         default = type(given).model_fields[name].default
         if kinds[0] not in fitting and getattr(given, name) != default:
-            allowed = "only with this workload: " + " or ".join(_FILES[kind][0] for kind in fitting)
-            what = f"{argument(name)} does not apply to this {_FILES[kinds[0]][0]}"
-            raise ProblemError(what, allowed=allowed)
+            own, others = _FILES[kinds[0]][0], " or ".join(_FILES[kind][0] for kind in fitting)
+            allowed = f"the {own} alone, which brings its own, or {argument(name)} with a {others}"
+            raise ProblemError(f"{argument(name)} does not apply to this {own}", allowed=allowed)
     if kinds[0] == "script":
         return script_workload(given)
     if kinds[0] == "package":
