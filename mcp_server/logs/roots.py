@@ -109,16 +109,16 @@ def _exception_family(exception: PythonException) -> str:
     own = inner.user and (exception.type in _OF_PYTHON_ALONE or wrong is not None)
     if not own and any(_LOAD.search(frame.code) for frame in frames[-1 if inner.user else -3 :]):
         return "load_exception"
-    if inner.user:
-        if not _OWN_CHECK.match(inner.code) and not exception.type.endswith("AssertionError"):
-            return "script_exception"
+    checks = _OWN_CHECK.match(inner.code) or exception.type.endswith("AssertionError")
+    if inner.user and checks:
         status = _EXIT_STATUS.search(exception.message)
         return "child_failed" if status and int(status["status"]) in _EXIT_STATUSES else "own_check"
-    for frame in frames:
+    of_script = own or (inner.user and exception.type in _OF_FILES)
+    for frame in () if of_script else frames:  # a line of the model may fail only while it is traced
         named = any(word in frame.function for word in ("compile", "export", "lower"))
         if named and _COMPILE_FILE.search(frame.file):
             return "bad_path" if exception.type in _OF_FILES else "compiler_exception"
-    return "python_exception"
+    return "script_exception" if inner.user else "python_exception"
 
 
 def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:

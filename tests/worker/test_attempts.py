@@ -68,6 +68,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "    return torch.zeros(0, 6)\nreturn self.parts[0](x[j]) * x[j, :1]", ()),
     ("branch", "j = x[x > 0.1]\nif len(j) == 0:\n    return torch.zeros(())\nreturn j.mean()", ()),
     ("choice of a module", "level = {0: 0.5, 1: 2.0}\nreturn x * level[int(k)]", (torch.tensor(1),)),
+    ("NumPy", "import numpy as np\nreturn torch.from_numpy(np.exp(x.numpy())) / np.sqrt(x.shape[0])", ()),
     ("log line", "print(f'at most {x.max():.1f}')\nreturn x * 2", ()),
     ("container", "return {'all': [Pair(x + 1, x.sum())]}", ()),
     ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),
@@ -157,6 +158,7 @@ def test_a_row_makes_the_export_pass(
     [
         ("quantized and back", "return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()"),
         ("named result", "return torch.topk(x, 2)"),
+        ("number in a tuple", "return x * 2, 0.5"),
     ],
 )
 @thorough

@@ -350,11 +350,11 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
 
 
 def _tensors(tree: Any) -> List[torch.Tensor]:
-    """List the tensors of a result, also those in dataclasses that are not registered with torch."""
+    """List the tensors and numbers of a result, also in dataclasses that are not registered with torch."""
     found: List[torch.Tensor] = []
     for leaf in pytree.tree_leaves(tree):
-        if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
+        if isinstance(leaf, (torch.Tensor, int, float)):
+            found.append(torch.as_tensor(leaf))
         elif is_dataclass(leaf):
             found += _tensors([getattr(leaf, each.name) for each in fields(leaf)])
     return found

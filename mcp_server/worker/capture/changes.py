@@ -591,9 +591,10 @@ def traced(failing: Failing) -> Iterator[Change]:
 def of_functions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield the changes of whole functions (`WHOLE`) that fit the error."""
     for row in fitting(text, failing.stage, WHOLE):
-        made = transformed(functions(failing.module), row.made)
+        made = transformed((each for each in reachable(failing.module) if each[1] != "__init__"), row.made)
         if made:
-            told = Attempt(row.name, row.action, row.changes, made[0][2].__code__.co_filename)
+            told = Attempt(row.name, row.action, row.changes)
+            told.file, told.line = stop(failing) or (inspect.getfile(made[0][2]), 0)
             lines = [line for *_, changed in made for line in changed]
             told.before, told.after = ("\n".join(line[side] for line in lines) for side in (0, 1))
             yield Change(told, failing.options, during=partial(replaced, made))
@@ -616,8 +617,13 @@ def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
             if same != "equal"
         ]
         new = compiled_function(made, function) if changed else None
-        found += [(owner, name, function, new, changed)] if new is not None else []
+        found += [(*swap(owner, name, new), changed)] if new is not None else []
     return found
+
+
+def swap(owner: Any, name: str, new: Any) -> Tuple[Any, str, Any, Any]:
+    """Return the row of `replaced` that puts a function, or its code, where `reachable` found another."""
+    return owner, name, getattr(owner, name), new.__code__ if name == "__code__" else new
 
 
 @contextlib.contextmanager
@@ -715,8 +721,9 @@ def _of_end(
     body += ast.parse(f"return torch.ops.model.{plain}({', '.join(given.values())})").body
     call = ast.unparse(body[-1])
     new = compiled_function(ast.fix_missing_locations(tree), function)
-    new = new.__code__ if at[1] == "__code__" else new
-    made: List[Any] = [(*at, getattr(*at), new)]
+    if new is None:
+        return None
+    made: List[Any] = [swap(*at, new)]
     with replaced(made):
         fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
     note = "it runs as in eager mode; the program that loads the package must define it, too"
@@ -726,7 +733,7 @@ def _of_end(
     words_of = {"plain": plain, "given": ", ".join(given), "first": first, "last": last, "call": call}
     told.after = OPERATOR.format(name=operator, schema=schema, fake=fake, **words_of)
     change = Change(told, {}, *at, tree, during=partial(_defined, operator, fake, made))
-    return change if fake and new is not None else None
+    return change if fake else None
 
 
 @contextlib.contextmanager
@@ -843,11 +850,11 @@ def _of_row(
     parts = [statement, *after][: len(after) + 1 - same], made[: max(len(made) - same, 1)]
     told.before, told.after = ("\n".join(map(ast.unparse, each)) for each in parts)
     new = compiled_function(tree, function)
+    if new is None:
+        return None
     lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-    new = new.__code__ if new is not None and at[1] == "__code__" else new
-    during = partial(replaced, [(*at, getattr(*at), new)])
-    change = Change(told, failing.options, *at, tree, lines, during, exact=row.exact)
-    return change if new is not None else None
+    during = partial(replaced, [swap(*at, new)])
+    return Change(told, failing.options, *at, tree, lines, during, exact=row.exact)
 
 
 def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import torch
+
 Node = Any  # a statement or an expression
 VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
 SIZE = r"Constraints violated|Guard failed|specialized it to be a constant|generated guard|not all values of"
@@ -633,27 +635,17 @@ def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
     return in_expression(change)(statement, context)
 
 
-@in_expression
-def tensor_state(node: Node, _module: Any) -> Optional[Node]:
-    """Turn a number that a `while_loop` carries into a tensor."""
-    new = copy.deepcopy(node)
-    loops = calls_method(node, "while_loop") or calls(node, "while_loop")
-    return new if loops and _without_numbers(new.args[2] if len(new.args) > 2 else None) else None
-
-
 def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
-    """Turn a returned number into a tensor."""
-    new = copy.deepcopy(statement)
-    return [new, *context.after] if isinstance(new, ast.Return) and _without_numbers(new.value) else None
-
-
-def _without_numbers(elements: Node) -> bool:
-    """Make tensors of the numbers in a tuple. False if there are none."""
-    before = elements.elts if isinstance(elements, ast.Tuple) else []
-    numbers = [isinstance(getattr(each, "value", None), (int, float)) for each in before]
-    for place in (n for n, is_number in enumerate(numbers) if is_number):
-        before[place] = parsed("torch.tensor(N)", N=before[place])
-    return any(numbers)
+    """Turn numbers into tensors in a tuple that is returned, or that a `while_loop` carries."""
+    new, found = copy.deepcopy(statement), 0
+    nodes: List[Any] = list(ast.walk(new))
+    loops = [each for each in nodes if calls_method(each, "while_loop") or calls(each, "while_loop")]
+    returned = [new.value] if isinstance(new, ast.Return) else []
+    for whole in (*(each.args[2] for each in loops if len(each.args) > 2), *returned):
+        for place, each in enumerate(whole.elts if isinstance(whole, ast.Tuple) else ()):
+            if isinstance(getattr(each, "value", None), (int, float)):
+                whole.elts[place], found = parsed("torch.tensor(N)", N=each), found + 1
+    return [new, *context.after] if found else None
 
 
 CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
@@ -749,6 +741,39 @@ class InBuffer(ast.NodeTransformer):
         return parsed("N[0]", N=node)
 
 
+NUMPY = ("np", "numpy")
+# Functions of NumPy that torch has under another name. Torch has most others under the same name.
+TORCH = {"concatenate": "cat", "clip": "clamp", "power": "pow", "max": "amax", "min": "amin"}
+TORCH.update({"absolute": "abs", "expand_dims": "unsqueeze", "array": "as_tensor", "asarray": "as_tensor"})
+
+
+class InTorch(ast.NodeTransformer):
+    """Computes with torch what is computed with NumPy from tensors or sizes. Leaves constants as they are."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        name = TORCH.get(node.attr, node.attr)
+        known = ast.unparse(node.value) in NUMPY and not isinstance(getattr(torch, name, 0.0), float)
+        return parsed(f"torch.{name}") if known else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        if names <= {*NUMPY, "math", "self", "torch"}:
+            return node
+        self.generic_visit(node)
+        of_size = owner in NUMPY and is_size(node.args[0])
+        if owner in NUMPY and name in LIMITS and isinstance(node.args[1], ast.Constant):
+            return parsed(f"torch.clamp(X, {LIMITS[name]}=K)", X=node.args[0], K=node.args[1])
+        if owner in NUMPY and name == "sqrt" and (of_size or isinstance(node.args[0], ast.Name)):
+            return parsed("N ** 0.5", N=node.args[0])  # of a tensor or a size
+        if of_size:
+            node.args = [parsed("torch.scalar_tensor(N)", N=node.args[0])]
+        if name == "numpy" or (owner, name) == ("torch", "from_numpy"):
+            return node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
+        return parsed("X.to(D)", X=node.func.value, D=node.args[0]) if name == "astype" else node  # type: ignore[attr-defined]
+
+
+LIMITS = {"maximum": "min", "minimum": "max"}
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
 UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an export that passed
@@ -881,7 +906,7 @@ REWRITES = [
         "write the start",
         stage="compile",
     ),
-    Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
+    Rewrite("number in a tuple", r"FakeTensorUpdater|\[TensorBox", no_numbers, "use a tensor", "", "compile"),
     Rewrite(
         "named result",
         r"serialization name for .*torch\.return_types",
@@ -901,7 +926,6 @@ REWRITES = [
         "a value halfway between two steps may go to the other one",
         "compile",
     ),
-    Rewrite("returned number", r"\[TensorBox", no_numbers, "return tensors only", "", "compile"),
 ]
 
 
@@ -914,6 +938,7 @@ WHOLE = [
         "run the layer on the padded tensor, and mask its outputs with the lengths",
         "the last state is that of the last layer",
     ),
+    Rewrite("NumPy", r"numpy\(\) is not supported|ufunc|Num[pP]y", InTorch, "compute it with torch"),  # type: ignore[arg-type]
 ]
 
 
