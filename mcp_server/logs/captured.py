@@ -303,6 +303,18 @@ class CapturedDrift(Phase):
     file: Path | None = None
 
 
+class CapturedPartialLoad(Phase):
+    """A `load_state_dict` that left `missing` of the model's `of` weights unchanged.
+
+    `names` lists the first of them, `unexpected` the first names in the file that the model lacks.
+    """
+
+    missing: int = 0
+    of: int = 0
+    names: list[str] = Field(default_factory=list)
+    unexpected: list[str] = Field(default_factory=list)
+
+
 class CapturedAssertion(FailedCheck):
     """A failed `torch.testing.assert_close`, or an `allclose` or `equal` whose result ended the script.
 
@@ -343,6 +355,7 @@ class Captured(Record):
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     memory: list[MemoryEvent] = Field(default_factory=list)
     drifts: list[CapturedDrift] = Field(default_factory=list)
+    partial_loads: list[CapturedPartialLoad] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
 
     @property
@@ -462,6 +475,7 @@ def read_capture(directory: Path) -> Captured:
         assertions=_single(lines, "assertion_failed", CapturedAssertion),
         memory=_single(lines, "memory", MemoryEvent),
         drifts=_single(lines, "drifted", CapturedDrift),
+        partial_loads=_single(lines, "partly_loaded", CapturedPartialLoad),
         ends=_single(lines, "program_failed", FailedCheck),
     )
 

@@ -251,6 +251,7 @@ class TakenCall:
     number: CallNumber | None  # None if the recording does not number its calls
     lines: list[ModelLocation]
     facts: list[str]
+    updates: int = 0  # of the weights, before the call or while it ran
     weights: CapturedUpdate | None = None  # given by the updates, if all values were kept
     open: str = ""  # why it proves little that the repeated call returns
     site: CrashSite | None = None
@@ -305,6 +306,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         CallNumber(number=call.number, of=max(call.number, calls)) if numbered else None,
         lines,
         facts,
+        chosen.candidate.updates,
         chosen.weights,
         _open(chosen.candidate, found) if not chosen.failed else "",
         site,

@@ -57,6 +57,18 @@ def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
     assert list(by("input_mismatch.detect_contract", failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
 
 
+def test_an_image_that_was_reshaped_is_permuted(zoo: ZooPackage) -> None:
+    """Its channels come last in memory. Reshaped back and permuted, it gives the expected outputs."""
+    case = package_case(zoo("logarithm"))
+    case.given = Given((), ("args[0]", "args[1]"))
+    case.leaves = [TensorFacts(dtype="float32", shape=[1, 4, 8, 6], min=-1.0, max=1.0), TensorFacts()]
+    case.runs["plain"] = run("plain", "", called(), REFERENCE)
+    (found,) = by("input_mismatch.detect_preparation", case)
+    assert found.intervention is not None and found.weak
+    reshaped, reordered = found.intervention.changes
+    assert (reshaped.shape, reordered.order) == ((1, 8, 6, 4), (0, 3, 1, 2))
+
+
 def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
     """The package's check or the program's refusal confirms a mismatch, if it names the same input."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))

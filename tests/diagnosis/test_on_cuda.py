@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
 from mcp_server.diagnosis.observe import corrections, place, rerun
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
@@ -216,6 +216,38 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
     (found,) = by("shared_memory.detect_memory_log", seen(calls=[call(3)], memory=[replay]))
     assert [place.line for place in found.guilty.model_locations] == [40, 3]
     assert found.guilty.input_index == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("self.pos = self.pos + 1", "self.pos.copy_(self.pos + 1)"),
+        ("self.pos = new", "self.pos.copy_(new)"),
+        ("pos = pos * 2", "pos.copy_(pos * 2)"),
+        ("pos = new", ""),
+        ("self.pos.add_(1)", ""),
+    ],
+)
+def test_the_line_that_binds_the_input_of_a_graph_again(
+    zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: str
+) -> None:
+    """It is run as a copy into the captured tensor, and is the fix if the program passes."""
+    monkeypatch.setattr("mcp_server.diagnosis.observe.rerun.name_of", lambda _input: "pos")
+    case, script = package_case(zoo("ranker")), tmp_path / "serve.py"
+    text = (
+        f"class A:\n    def __init__(self):\n        self.pos = 0\n    def step(self, new):\n        {line}\n"
+    )
+    script.write_text(text)
+    case.workload = ScriptWorkload(script=script, cwd=tmp_path)
+    replay = phase(9, storage="input", act="freed", interval="graph", call=1, input=0)
+    case.capture = capture(calls=[call(3)], memory=[replay])
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
+    assert rerun.rebound(case) == ((script, text.replace(line, kept)) if kept else None)
+    assert (look("try_users_kernels").gain(case, []) > 0) == bool(kept)
+    case.users_changes["", "graph"] = change = Intervention("s", Kind.SOURCE, "x", after_code="kept")
+    case.trials["s"] = trial(change, Effect.GONE)
+    (found,) = by("shared_memory.detect_memory_log", case)
+    assert confidence(found, case) == "proven" and found.fix is not None and found.fix.after == "kept"
 
 
 LOADED = "f = load_package('m.pt2', {given})"

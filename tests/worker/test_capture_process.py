@@ -115,6 +115,19 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
         assert torch.equal(torch.load(each.file, weights_only=True)["weight"], model.weight)
 
 
+def test_a_load_that_is_not_strict_tells_what_it_did_not_find(compiles: Compiles, tmp_path: Path) -> None:
+    """A checkpoint of a wrapped model has other names. A complete load is not recorded."""
+    model = torch.nn.Linear(3, 2)
+    for prefix in ("", "module."):
+        state = {prefix + name: value for name, value in model.state_dict().items()}
+        loading = compiles.loading_weights(model, state, strict=False)
+        next(loading)
+        with pytest.raises(StopIteration):
+            loading.send((model.load_state_dict(state, strict=False), None))
+    (found,) = read_capture(tmp_path).partial_loads
+    assert (found.missing, found.of, found.names[0], found.unexpected[0]) == (2, 2, "weight", "module.weight")
+
+
 GOT, FIRST, OTHER = torch.ones(3), torch.ones(3), torch.zeros(3)
 
 

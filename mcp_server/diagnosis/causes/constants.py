@@ -31,6 +31,7 @@ from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.plurals import counted, quoted
+from mcp_server.recorder.replay import TakenCall
 from mcp_server.worker.protocol import OwnConstant, Step
 
 MOST_NAMED = 8
@@ -47,6 +48,8 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
                 yield replace(suspect, harmful=case.failed or suspect.harmful)
     if case.package is not None:
         yield from _own_values(case)
+    if case.taken is not None and case.taken.updates and case.taken.weights is None:
+        yield replace(_of_host(case.taken), harmful=case.failed or case.script_run is None)
 
 
 MOST_ALTERNATIVES = 200
@@ -129,6 +132,25 @@ def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
 
 def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
     return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
+
+
+def _of_host(taken: TakenCall) -> Suspect:
+    """The updated weights of a recorded host, if the recording lacks some of their values."""
+    times = counted(taken.updates, "time")
+    return Suspect(
+        category="constants",
+        guilty=Component(kind="constant", name="the host's weights", model_locations=taken.lines),
+        summary=f"The host updated or swapped the weights {times}. The recording does not have all of their "
+        "values, and the call was repeated with those of the package.",
+        level=CausalLevel.STATE,
+        evidence=(seen("note", f"the host updated or swapped the weights {times}"),),
+        fix=Fix(
+            text="check that each update names all weights, that memory given as user-managed stays alive, "
+            "and that no call runs between the parts of an update"
+        ),
+        weak=True,
+        settle="Repeat the call with the updated weights: save them in the host as a state_dict.",
+    )
 
 
 def _own_values(case: DiagnosisState) -> Iterator[Suspect]:

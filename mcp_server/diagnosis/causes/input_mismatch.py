@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import (
     component,
     first_line,
+    kernel_of,
     leaf_of,
     lines_reading,
     name_of,
@@ -25,7 +27,7 @@ from mcp_server.diagnosis.interventions.base import (
     change_in_words,
     trial_in_words,
 )
-from mcp_server.diagnosis.interventions.input import Leaf, exchange, together, whole
+from mcp_server.diagnosis.interventions.input import Leaf, changed, exchange, together, whole
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAttempts
@@ -36,6 +38,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import capitalized, listed, quoted
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
+from mcp_server.worker.report import TensorFacts
 
 # Sizes as a guard names them: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
@@ -134,6 +137,73 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
             intervention=test,
             weak=trial is None,
         )
+
+
+def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
+    """An input that may have been prepared in a wrong way. The trial prepares it in another way."""
+    if not case.plain_diverges or case.equals_eager is False:
+        return
+    if len(case.named_leaves) != len(case.compiled_inputs):
+        return
+    # The inputs of launches that search in sorted values.
+    pairs = [(launch, kernel_of(launch, case)) for launch in case.launches]
+    texts = [(launch, kernel.source if kernel is not None else launch.callee) for launch, kernel in pairs]
+    searched = {name for launch, text in texts if SEARCHES.search(text) for name in launch.reads}
+    for item, (_, given) in zip(case.compiled_inputs, case.named_leaves, strict=True):
+        prepared = _sorted if item.name in searched else _preparations
+        for test, value, fix in prepared(leaf_of(item), given):
+            trial = case.trials.get(test.key)
+            if trial is not None and trial.effect is not Effect.GONE:
+                continue
+            yield Suspect(
+                category="input_mismatch",
+                guilty=component("input", name_of(item), case.call_locations, value=value, index=item.index),
+                summary=f"{name_of(item)} was not prepared like the input of the expected outputs: {value}.",
+                level=CausalLevel.CALL,
+                evidence=(seen("run", "the outputs differ from the expected ones"),),
+                fix=Fix(text=fix),
+                intervention=test,
+                weak=trial is None,
+            )
+
+
+SEARCHES = re.compile(r"bucketize|searchsorted")
+
+
+def _sorted(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
+    """Yield the change that sorts a 1-D input, what is wrong with the input, and the fix."""
+    if len(given.shape or []) == 1:
+        test = changed(leaf, Change("sort", leaf.input, dim=0))
+        fix = f"{leaf.name} in ascending order"
+        value = "it is not sorted, and a search in it (searchsorted, bucketize) needs that"
+        yield replace(test, what=f"the call with {fix}"), value, f"pass {fix}"
+
+
+def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention, str, str]]:
+    """Yield corrections of an image that may be wrongly prepared: the change, what is wrong, and the fix."""
+    shape, low, high = given.shape or [], given.min, given.max
+    if "float" not in (given.dtype or "") or len(shape) not in (3, 4) or low is None or high is None:
+        return
+    scale, fix = None, ""
+    if low >= 0 and 1 < high <= 255:
+        scale, fix = 255.0, f"{leaf.name} divided by 255"
+    elif low >= 0 and high <= 1:
+        scale, fix = 1 / 255, f"{leaf.name} multiplied by 255"
+    if scale is not None:
+        test = replace(changed(leaf, Change("divide", leaf.input, value=scale)), what=f"the call with {fix}")
+        yield test, f"its values go up to {high:g}", f"pass {fix}"
+    for dim in (len(shape) - 3, len(shape) - 1):
+        if shape[dim] == 3:
+            fix = f"the channels of {leaf.name} in reverse order (dimension {dim})"
+            test = replace(changed(leaf, Change("flip", leaf.input, dim=dim)), what=f"the call with {fix}")
+            yield test, "its channels are in reverse order, as BGR for RGB", f"pass {fix}"
+    *first, channels, high, wide = shape
+    n, held = len(first), (*first, high, wide, channels)
+    parts = whole(leaf, "reshape", held), whole(leaf, "reorder", (*range(n), n + 2, n, n + 1))
+    fix = f"{leaf.name} permuted from {list(held)} to {shape}"
+    test = together(f"input:permuted:{leaf.input}", f"the call with {fix}", parts)
+    value = "its channels are the last dimension in memory, as if it had been reshaped and not permuted"
+    yield replace(test, before_code=""), value, f"pass {fix}: reshape and view keep the order in memory"
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:

@@ -29,13 +29,13 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedDrift
+from mcp_server.logs.captured import CapturedDrift, CapturedPartialLoad
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division
 from mcp_server.package.exported import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.terms.linear import affine
-from mcp_server.plurals import capitalized, counted, listed
+from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 from mcp_server.worker.report import TensorFacts
@@ -290,6 +290,9 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         if cured or (trial is None if drift.of else trial is not None or not case.captured.updates):
             yield replace(found, intervention=tried, observed=cured or not drift.of)
 
+    for load in case.captured.partial_loads[-1:]:
+        yield replace(_not_loaded(load, case), harmful=case.failed)
+
 
 def own_drift(case: DiagnosisState) -> CapturedDrift | None:
     """The changed weights, if the examined package has them. None if they belong to another model."""
@@ -403,6 +406,39 @@ def _drifted(drift: CapturedDrift, case: DiagnosisState) -> Suspect:
         evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(text=text, after=after),
     )
+
+
+def _not_loaded(load: CapturedPartialLoad, case: DiagnosisState) -> Suspect:
+    """The weights that a load without `strict` did not find in the file."""
+    what = f"{load.missing} of the model's {load.of} weights"
+    found = next((pair for name in load.unexpected for pair in _prefixes(name, load.names)), None)
+    named, after = f"the file has {quoted(', '.join(load.unexpected))}", None
+    if found is not None:
+        of_file, of_model = found
+        named = f"names in the file begin with {of_file!r}" if of_file else f"its names lack {of_model!r}"
+        new = f"name.removeprefix({of_file!r})"
+        if of_model:
+            new = f"name if name in model.state_dict() else {of_model!r} + name"
+        after = f"state = {{{new}: value for name, value in state.items()}}"
+    fact = f"load_state_dict did not find {what}: {', '.join(load.names)}"
+    return Suspect(
+        category="constants",
+        guilty=component("constant", load.names[0], load.stack[:1], value="not in the loaded file"),
+        summary=f"{fact}. They keep their initial values{f'; {named}' if load.unexpected else ''}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", fact), *agreement(case)),
+        fix=Fix(text="load the weights with strict=True, under the names that the model has", after=after),
+        observed=found is not None or load.missing == load.of,
+    )
+
+
+def _prefixes(name: str, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the prefix that only the name in the file has, and that of a missing name; one is empty."""
+    for each in missing:
+        if name.endswith(f".{each}"):
+            yield name.removesuffix(each), ""
+        elif each.endswith(f".{name}"):
+            yield "", each.removesuffix(name)
 
 
 def form_trials(case: DiagnosisState) -> Iterator[Trial]:

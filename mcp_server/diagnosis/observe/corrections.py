@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -319,6 +320,26 @@ def edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
         lines[node.lineno - 1] = line[: node.col_offset] + new.encode() + line[node.end_col_offset :]
     changed = b"\n".join(lines).decode()
     return changed if edits and changed != text else ""
+
+
+def bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
+    """The statements that rebind `name`, each with a copy into the old tensor as its replacement."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(text)
+        first = {
+            part
+            for each in ast.walk(tree)
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+            for part in ast.walk(each)
+        }
+        for line in ast.walk(tree):
+            if not isinstance(line, ast.Assign) or len(line.targets) != 1 or line in first:
+                continue
+            target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
+            own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
+            attribute = isinstance(line.targets[0], ast.Attribute)
+            if target.rpartition(".")[2] == name and (attribute or own):
+                yield line, f"{target}.copy_({value})"
 
 
 def _function(text: str, name: str) -> tuple[ast.Module, ast.FunctionDef] | None:

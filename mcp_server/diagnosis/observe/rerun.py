@@ -21,13 +21,15 @@ from mcp_server.diagnosis.causes.illegal_memory_access import (
     marker_of,
     numbers_doubted,
 )
-from mcp_server.diagnosis.components import kernel_of
+from mcp_server.diagnosis.components import kernel_of, name_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
 from mcp_server.diagnosis.observe.corrections import (
     WAITS,
     Mistake,
+    bindings,
     corrected,
+    edited,
     shown,
     shown_by_code,
     single_threaded,
@@ -212,7 +214,8 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 class TryUsersKernels(Observation):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
-    The line is in a user's kernel, or loads a package that is called while a graph is captured.
+    The line is in a user's kernel, rebinds the input of a CUDA graph, or loads a package that is called while
+    a graph is captured.
     """
 
     name = "try_users_kernels"
@@ -231,30 +234,31 @@ class TryUsersKernels(Observation):
         tried = any(case.trials[each.key].proves for each in case.users_changes.values())
         if not isinstance(case.workload, ScriptWorkload) or tried:
             return 0.0
-        shows = doubted and read and users_kernels(case)
+        shows = doubted and ((read and users_kernels(case)) or rebound(case) is not None)
         return self.best if shows or for_a_capture(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        for kernel, file, mistake, text in _corrections(case)[:MOST_TRIED]:
-            change = change_of(kernel, mistake, (file.read_text(), text), file.name)
-            case.trials[change.key] = await _run_with(case, context, file, change, text)
-            if kernel or case.trials[change.key].proves:
-                case.users_changes.setdefault((kernel, mistake.kind), change)
+        for kind, of_program in (("graph", rebound), ("stream_capture", for_a_capture)):
+            if (found := of_program(case)) is not None:
+                file, text = found
+                change = change_of("", Mistake(kind, 0), (file.read_text(), text), file.name)
+                case.trials[change.key] = await _run_with(case, context, file, change, text)
+                if case.trials[change.key].proves:
+                    case.users_changes["", kind] = change
+                    return
+        wanted = [
+            (kernel, at, mistake, right)
+            for kernel in users_kernels(case)
+            if (at := _defined(kernel, case)) is not None
+            for mistake in mistakes_of(kernel, at.file.read_text(), case)
+            if (right := corrected(at.file.read_text(), at.name, mistake))
+        ]
+        for kernel, at, mistake, text in wanted[:MOST_TRIED]:
+            change = change_of(kernel.name, mistake, (at.file.read_text(), text), at.file.name)
+            case.trials[change.key] = await _run_with(case, context, at.file, change, text)
+            case.users_changes.setdefault((kernel.name, mistake.kind), change)
             if case.trials[change.key].effect is Effect.GONE:
                 return
-
-
-def _corrections(case: DiagnosisState) -> list[tuple[str, Path, Mistake, str]]:
-    """List kernel (if any), file, mistake and corrected text for mistakes that the program shows."""
-    found = for_a_capture(case)
-    of_program = [("", found[0], Mistake("stream_capture", 0), found[1])] if found is not None else []
-    return of_program + [
-        (kernel.name, at.file, mistake, right)
-        for kernel in users_kernels(case)
-        if (at := _defined(kernel, case)) is not None
-        for mistake in mistakes_of(kernel, at.file.read_text(), case)
-        if (right := corrected(at.file.read_text(), at.name, mistake))
-    ]
 
 
 def users_kernels(case: DiagnosisState) -> list[Kernel]:
@@ -384,3 +388,24 @@ def for_a_capture(case: DiagnosisState) -> tuple[Path, str] | None:
         if changed:
             return path, changed
     return None
+
+
+def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
+    """A file of the program, and its text with the rebound input of a CUDA graph kept.
+
+    A line rebinds the input if it assigns an attribute outside `__init__`, or a value computed from it. None
+    if there is no such line, or several.
+    """
+    freed = (each for each in case.captured.memory if (each.act, each.interval) == ("freed", "graph"))
+    place = next((each.input for each in freed), len(case.compiled_inputs))
+    if place >= len(case.compiled_inputs):
+        return None
+    name, found = name_of(case.compiled_inputs[place]), []
+    for path in _files_of_script(case):
+        text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
+        found += [(path, text, *edit) for edit in bindings(text, name)]
+    if len(found) != 1:
+        return None
+    ((path, text, line, kept),) = found
+    changed = edited(text, [(line, kept)])
+    return (path, changed) if changed else None

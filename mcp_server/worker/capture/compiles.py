@@ -316,6 +316,19 @@ class Compiles:
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 
+    def loading_weights(self, module: Any, *_args: Any, **_kwargs: Any) -> Ending:
+        """Journal the weights that a non-strict load did not find, and those that it found instead."""
+        result, _ = yield
+        if missing := getattr(result, "missing_keys", None):
+            self.journal.event(
+                "partly_loaded",
+                missing=len(missing),
+                of=len(module.state_dict()),
+                names=missing[:MOST],
+                unexpected=result.unexpected_keys[:MOST],
+                frames=frames(),
+            )
+
     def drifted(self, places: Sequence[FrameType] = ()) -> None:
         """Journal and save the weights that changed after their model was exported.
 

@@ -104,6 +104,7 @@ class Hook:
             for owner, name, before in waits(torch, streams.pending_uses):
                 self.wrap(owner, name, before)
 
+        self.wrap(torch.nn.Module, "load_state_dict", self.compiles.loading_weights)
         self.wrap(torch.cuda.StreamContext, "__init__", entered)
         self.wrap(torch.cuda.CUDAGraph, "replay", streams.replaying)
 
