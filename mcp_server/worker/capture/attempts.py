@@ -26,7 +26,6 @@ from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
-from unittest import mock
 
 import torch
 from torch.utils import _pytree as pytree
@@ -47,7 +46,6 @@ from .changes import (
     declared_dims,
     derives,
     functions,
-    holds,
     is_hint,
     name_of,
     reachable,
@@ -156,7 +154,7 @@ def attempts(
     with _put_back(failing) as state:
         if failing.stage == "export" and stop(failing) is None:
             tell("looking for the line that stops the export")
-            failing.lines = _drafted(failing)
+            failing.lines = _narrowing(failing)
             restore(state)
         wanted = list(_references(failing, state))
         runs = [partial(_eager, failing, step) for step in (*STEPS, *VALUES)]
@@ -229,7 +227,7 @@ def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[
         behind = replace(failing, error=error, trees=trees, lines=[])
         if stop(behind) is None:
             rest = [place for place in failing.lines if place[1] not in change.lines]
-            behind.lines = rest or _drafted(behind)
+            behind.lines = rest or _narrowing(behind)
         place = stop(behind)
         if place is None or place == stop(failing) or place[1] in change.lines:
             return None
@@ -254,39 +252,11 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
             yield told
 
 
-def _drafted(failing: Failing) -> List[Place]:
-    """List the innermost line of each place where `draft_export` narrows a size or needs a value."""
-    found = []
-    with contextlib.suppress(Exception), torch.no_grad(), _without_trace_log():
-        shapes = failing.options.get("dynamic_shapes")
-        program = torch.export.draft_export(
-            failing.module, failing.args, failing.kwargs or None, dynamic_shapes=shapes, strict=False
-        )
-        for each in program._report.failures:
-            frames = reversed(each.data.get("user_stack") or each.data.get("stack") or [])
-            lines = (line for frame in frames if (line := _line_of(failing, frame)) is not None)
-            found += list(itertools.islice(lines, 1))
-    return list(dict.fromkeys(found))
-
-
-@contextlib.contextmanager
-def _without_trace_log() -> Iterator[None]:
-    """Send the log that `draft_export` leaves open to a temporary folder, then close and remove it.
-
-    It is closed late, because `draft_export` reads its name at the end (`CaptureStructuredTrace` in
-    torch/export/_draft_export.py, 2.13).
-    """
-    module = importlib.import_module("torch.export._draft_export")
-    kind = module.CaptureStructuredTrace
-    leave, opened = kind.__exit__, contextlib.ExitStack()
-
-    def ended(trace: Any, *error: Any) -> None:
-        leave(trace, *error)
-        opened.callback(trace.close)
-
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TORCH_TRACE=folder), opened:
-        opened.enter_context(replaced([(kind, "__exit__", leave, ended)]))
-        yield
+def _narrowing(failing: Failing) -> List[Place]:
+    """List the innermost lines of the model at which an export adds guards on sizes."""
+    with contextlib.suppress(Exception), _guards_logged(failing) as guards:
+        exported(failing, {**failing.options, "strict": False})  # dynamo leaves no frames of the model
+    return list(dict.fromkeys(at for _, at in guards))
 
 
 @contextlib.contextmanager
@@ -300,16 +270,6 @@ def silent() -> Iterator[None]:
         yield
 
 
-def _line_of(failing: Failing, frame: Any) -> Optional[Place]:
-    """Find the model's line for a frame of the draft export's report, by number and code. None if unknown."""
-    for *_, function in reachable(failing.module):
-        place = (function.__code__.co_filename, int(frame.get("line") or 0))
-        code = linecache.getline(*place).strip()
-        if holds(function, place) and code and code == str(frame.get("loc") or "").strip():
-            return place
-    return None
-
-
 def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
     """Return the sizes of the dynamic dimensions at a step, by leaf and dimension."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
@@ -321,7 +281,9 @@ def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
 
 def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
     """Return the inputs of a step. None if that is impossible or gives the example again."""
-    if step in VALUES:
+    if step in VALUES:  # torch does not see the tensors of a dataclass that is not registered
+        if any(map(is_dataclass, pytree.tree_leaves((failing.args, failing.kwargs)))):
+            return None
         args, kwargs = pytree.tree_map_only(torch.Tensor, VALUES[step], (failing.args, failing.kwargs))
         return args, kwargs
     sizes = _sizes(failing, step)

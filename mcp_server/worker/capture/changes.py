@@ -281,15 +281,17 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
         elif "*" in how:
             new[name] = int(how.partition("*")[0]) * dim(how.partition("*")[2])
         else:
-            new[name] = new.get(how) or dim(how)
+            new[name] = new.get(how) or declared.get(how) or dim(how)
         said[f"{name} = {found['how']}"] = None
     if shapes is None or not new:
         return
     told = Attempt("suggested dimension", "declare the dimension as torch suggests")
-    told.note, told.after = "other sizes are refused: pad or split them in the caller", "; ".join(said)
+    told.after = "; ".join(said)
+    narrows = re.search(r"Dim\(|\*", told.after) is not None  # not if sizes are only declared equal
+    told.note = "other sizes are refused: pad or split them in the caller" if narrows else ""
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new if name in declared)
     change = _redeclared(failing, told, lambda each: new.get(name_of(each), each))
-    yield replace(change, narrows=True)
+    yield replace(change, narrows=narrows)
 
 
 LONGEST = 1024  # the largest size that is tried if a `Dim` has no maximum
