@@ -12,9 +12,10 @@ divisor. The CPU raises SIGFPE for an integer division by zero. From torch 2.13 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix, outside, rejecting
@@ -133,21 +134,17 @@ class Tracer:
         if len(left) > 1 and assertion.file:
             names = self.view.kernels_of_file(assertion.file)
             left = [(k, c) for k, c in left if k.name in names] or left
-        found = [
-            self._candidate(self.view.wrapper.launches[number], kernel, check)
-            for kernel, check in left
-            for number in self.view.wrapper.launches_of.get(kernel.name, [])
-        ]
-        return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
+        return self._candidates(left)
 
     def every(self) -> tuple[Candidate, ...]:
         """List every index check of each launch, in execution order."""
-        numbers = self.view.wrapper.launches_of
+        return self._candidates(chain(*self._checks.values()))
+
+    def _candidates(self, checks: Iterable[tuple[Kernel, IndexAssert]]) -> tuple[Candidate, ...]:
         found = [
             self._candidate(self.view.wrapper.launches[number], kernel, check)
-            for checks in self._checks.values()
             for kernel, check in checks
-            for number in numbers.get(kernel.name, [])
+            for number in self.view.wrapper.launches_of.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
 
