@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention
@@ -53,7 +54,7 @@ def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation
 
 
 TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # torch's own
-_LONGEST = 1 << 20  # bytes of a script that is searched
+_LONGEST = 4 << 20  # bytes of a file that is searched
 
 
 def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
@@ -91,15 +92,17 @@ def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str]) -> list[Model
     workload = case.workload
     if not isinstance(workload, ScriptWorkload):
         return []
-    script = workload.script
-    try:
-        text = (
-            script.read_text(encoding="utf-8", errors="replace") if script.stat().st_size <= _LONGEST else ""
-        )
-    except OSError:
-        return []
-    found = [(number, line) for number, line in enumerate(text.splitlines(), 1) if wanted.search(line)]
-    return [ModelLocation(file=str(script), line=number, code=line.strip()) for number, line in found[:2]]
+    lines = enumerate(text_of(workload.script).splitlines(), 1)
+    found = [(number, line.strip()) for number, line in lines if wanted.search(line)]
+    return [ModelLocation(file=str(workload.script), line=number, code=code) for number, code in found[:2]]
+
+
+def text_of(file: Path) -> str:
+    """The text of a file of the user's. Empty if it is very long, or cannot be read."""
+    with suppress(OSError):
+        if file.stat().st_size <= _LONGEST:
+            return file.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:

@@ -454,5 +454,5 @@ def test_an_address_that_32_bits_cannot_count(tmp_path: Path, dtype: str, rows: 
     view = view_of(FAULTS / "host_tensor", tmp_path, changes)
     case = DiagnosisState(None, package=view.package, parsed=view)
     (kernel,) = rerun.users_kernels(case)
-    mistakes = rerun.mistakes_of(kernel, kernel.source, case)
-    assert [each.kind for each in mistakes] == ["overflow"] * far
+    mistakes = corrections.shown_by_code(kernel, view, case.sizes)
+    assert [kind for kind, _, _ in mistakes] == ["overflow"] * far

@@ -12,14 +12,12 @@ from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, expl
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel, with_text
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import COMPARES, DECIDES, EXPLAINS, Observation
-from mcp_server.diagnosis.observe.corrections import corrected
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.observe.rerun import change_of, mistakes_of, users_kernels
+from mcp_server.diagnosis.observe.rerun import change_of, corrections_of, users_kernels
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
-from mcp_server.package.terms.triton_calls import function_of
 from mcp_server.runtime.context import Context
 
 MOST_MENDED = 3
@@ -90,12 +88,9 @@ class MendUsersKernels(Observation, seconds=8, best=DECIDES, extra=True):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         texts = [(kernel, dedent(kernel.source)) for kernel in users_kernels(case)]
-        found = [(kernel, text, each) for kernel, text in texts for each in mistakes_of(kernel, text, case)]
-        for kernel, text, mistake in found[:MOST_MENDED]:
-            function, call = function_of(kernel), tried_call(case)
-            right = corrected(text, function.name, mistake) if function is not None else ""
-            if not right:
-                continue
+        found = [(k, text, *each) for k, text in texts for each in corrections_of(k, text, case)]
+        for kernel, text, mistake, right in found[:MOST_MENDED]:
+            call = tried_call(case)
             change = change_of(kernel.name, mistake, (text, right), "the kernel")
             try:
                 # Put the corrected lines into the embedded source.

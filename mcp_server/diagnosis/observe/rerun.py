@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from itertools import islice
 from pathlib import Path
 
 from mcp_server.diagnosis.causes import shared_memory
@@ -21,7 +22,7 @@ from mcp_server.diagnosis.causes.illegal_memory_access import (
     marker_of,
     numbers_doubted,
 )
-from mcp_server.diagnosis.components import kernel_of, name_of
+from mcp_server.diagnosis.components import kernel_of, name_of, text_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
 from mcp_server.diagnosis.observe.corrections import (
@@ -49,7 +50,6 @@ from mcp_server.package.terms.triton_calls import function_of
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.tools.capture import CHANGED, capture, hook_environment, workload_argv
 
-LARGEST = 4 << 20  # size of a file that is searched
 MOST_FILES = 100  # files beside a script that are searched
 MOST_TRIED = 3  # mistakes tried, at most
 SHARE_OF_RUN = 0.5  # of the remaining budget
@@ -107,7 +107,7 @@ class RunAlone(Observation):
     async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
         """The first added wait with which the program passes, and its kind. None if none helps."""
         for path in _files_of_script(case):
-            text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
+            text = text_of(path)
             for kind, correct in WAITS.items():
                 if changed := correct(text):
                     asked = case.workload.env if case.workload is not None else {}
@@ -152,8 +152,7 @@ def _may_race(case: DiagnosisState) -> bool:
     files = _files_of_script(case)
     if not files or case.device != "cuda":
         return False
-    texts = (each.read_text(errors="replace") for each in files if each.stat().st_size <= LARGEST)
-    return any(each.streams for each in case.calls) or any(map(UNWAITED.search, texts))
+    return any(each.streams for each in case.calls) or any(map(UNWAITED.search, map(text_of, files)))
 
 
 class ReadUsersKernel(Observation):
@@ -190,8 +189,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
     nodes = [Path(at.file) for at in _lines_of_program(case)]
     found = []
     for path in dict.fromkeys(path.resolve() for path in [*_files_of_script(case), *stacks, *nodes]):
-        if path.is_file() and path.stat().st_size <= LARGEST:
-            found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
+        found += [(path, at) for at in pattern.finditer(text_of(path))]
     if len(found) != 1:
         return None
     path, at = found[0]
@@ -238,27 +236,27 @@ class TryUsersKernels(Observation):
         return self.best if shows or for_a_capture(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        for kind, of_program in (("graph", rebound), ("stream_capture", for_a_capture)):
-            if (found := of_program(case)) is not None:
-                file, text = found
-                change = change_of("", Mistake(kind, 0), (file.read_text(), text), file.name)
-                case.trials[change.key] = await _run_with(case, context, file, change, text)
-                if case.trials[change.key].proves:
-                    case.users_changes["", kind] = change
-                    return
-        wanted = [
-            (kernel, at, mistake, right)
-            for kernel in users_kernels(case)
-            if (at := _defined(kernel, case)) is not None
-            for mistake in mistakes_of(kernel, at.file.read_text(), case)
-            if (right := corrected(at.file.read_text(), at.name, mistake))
-        ]
-        for kernel, at, mistake, text in wanted[:MOST_TRIED]:
-            change = change_of(kernel.name, mistake, (at.file.read_text(), text), at.file.name)
-            case.trials[change.key] = await _run_with(case, context, at.file, change, text)
-            case.users_changes.setdefault((kernel.name, mistake.kind), change)
-            if case.trials[change.key].effect is Effect.GONE:
+        for kernel, file, mistake, text in _corrections(case):
+            change = change_of(kernel, mistake, (file.read_text(), text), file.name)
+            case.trials[change.key] = trial = await _run_with(case, context, file, change, text)
+            if kernel or trial.proves:
+                case.users_changes.setdefault((kernel, mistake.kind), change)
+            if trial.effect is Effect.GONE or (trial.proves and not kernel):
                 return
+
+
+def _corrections(case: DiagnosisState) -> Iterator[tuple[str, Path, Mistake, str]]:
+    """Yield kernel (if any), file, mistake and corrected text for mistakes that the program shows."""
+    for kind, found in (("graph", rebound(case)), ("stream_capture", for_a_capture(case))):
+        if found is not None:
+            yield "", found[0], Mistake(kind, 0), found[1]
+    of_kernels = (
+        (kernel.name, at.file, *found)
+        for kernel in users_kernels(case)
+        if (at := _defined(kernel, case)) is not None
+        for found in corrections_of(kernel, at.file.read_text(), case)
+    )
+    yield from islice(of_kernels, MOST_TRIED)
 
 
 def users_kernels(case: DiagnosisState) -> list[Kernel]:
@@ -271,8 +269,8 @@ def _defined(kernel: Kernel, case: DiagnosisState) -> UsersKernel | None:
     return _of_user(function.name, 0, case) if function is not None else None
 
 
-def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake]:
-    """List the mistakes in the kernel's text. `text` is any text that defines the kernel."""
+def corrections_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[tuple[Mistake, str]]:
+    """List the mistakes of a kernel, each with `text`, which defines the kernel, without it."""
     function = function_of(kernel)
     if function is None:
         return []
@@ -286,7 +284,8 @@ def mistakes_of(kernel: Kernel, text: str, case: DiagnosisState) -> list[Mistake
         at_fault = [n for n, line in enumerate(lines, 1) if fault.code and line.strip() == fault.code.strip()]
         kind, needed = ("overflow", "") if wraps else ("beyond", marker_of(fault))
         known += [Mistake(kind, n - function.lineno, needed) for n in at_fault[:1]]
-    return known + shown(text, function.name)
+    known += shown(text, function.name)
+    return [(each, right) for each in known if (right := corrected(text, function.name, each))]
 
 
 def _fault(case: DiagnosisState) -> Fault | None:
@@ -382,11 +381,8 @@ def for_a_capture(case: DiagnosisState) -> tuple[Path, str] | None:
     if not any(root.family.id == "stream_capture" for _, root in case.own_roots):
         return None
     for line in [line for load in case.captured.loads for line in load.stack[:1]]:
-        path = Path(line.file)
-        readable = path.is_file() and path.stat().st_size <= LARGEST
-        changed = single_threaded(path.read_text(errors="replace"), line.line) if readable else ""
-        if changed:
-            return path, changed
+        if changed := single_threaded(text_of(Path(line.file)), line.line):
+            return Path(line.file), changed
     return None
 
 
@@ -402,7 +398,7 @@ def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
         return None
     name, found = name_of(case.compiled_inputs[place]), []
     for path in _files_of_script(case):
-        text = path.read_text(errors="replace") if path.stat().st_size <= LARGEST else ""
+        text = text_of(path)
         found += [(path, text, *edit) for edit in bindings(text, name)]
     if len(found) != 1:
         return None
