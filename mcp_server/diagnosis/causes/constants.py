@@ -406,7 +406,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         name = max(given, key=lambda each: _oddity(given[each]))
     place = next(iter(facts.bad_places), ()) if facts is not None and enough else ()
     what = _oddity_in_words(given[name])
-    value = f"{what} at {list(place)}" if place else what
+    value = f"{what or 'other values'} at {list(place)}" if place else what
     known = bad or enough
     more = f" So do {', '.join(bad[1:4])}." if bad[1:] and name == bad[0] else ""
     cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are correct" if enough else ""
