@@ -7,11 +7,17 @@ library that is not on this machine, the frame pointers are followed, which gene
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-from elftools.common.exceptions import ELFError
+from elftools.common.exceptions import DWARFError, ELFError
+from elftools.dwarf.callframe import CallFrameInfo, RegisterRule
+from elftools.dwarf.dwarf_expr import DWARFExprParser
+from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
 from mcp_server.recorder.remains import Remains, Segments, ThreadState, address_of, segments_of
@@ -20,14 +26,16 @@ DEEPEST = 96  # frames that are followed
 LARGEST = 64 << 20  # bytes of one library's frame information
 MOST_LIBRARIES = 256
 MOST_SECTIONS = 4096
-LONGEST_ENTRY = 1 << 16  # bytes of the rules for one function
-MOST_STEPS = 4_000_000  # instructions followed in total, a few seconds
-MOST_KEPT = 64  # rows that a program saves
-MOST_REGISTERS = 128
-LONGEST_NUMBER = 70  # bits
+LONGEST_ENTRY = 1 << 12  # bytes of the rules for one function; all but 2 of libtorch_cpu's have fewer
+MOST_RULES = 1 << 20  # bytes of rules that are decoded in total
 RBP, RSP, RIP = 6, 7, 16  # DWARF register numbers (System V ABI, AMD64)
 _TABLE = 0x3B, 0x03, 0x1B  # the encodings that every linker writes: data-relative and pc-relative, 4 bytes
 _CONTEXT, _SAVED = 40, {RBP: 10, RSP: 15, RIP: 16}  # in a signal frame: ucontext_t.uc_mcontext.gregs
+_ARGS_SIZE = 0x2E  # DW_CFA_GNU_args_size: says nothing of the caller, and elftools 0.33 rejects it
+_STRUCTS = DWARFStructs(little_endian=True, dwarf_format=32, address_size=8)
+_EXPRESSIONS = DWARFExprParser(_STRUCTS)
+# What elftools raises for rules that it cannot decode, and Python for contents that lie about their size.
+_DAMAGED = (ELFError, DWARFError, AssertionError, struct.error, LookupError, ValueError, TypeError)
 Registers = dict[int, int]
 
 
@@ -35,62 +43,39 @@ class UnknownFrameError(Exception):
     """The frame information does not say how to leave a function."""
 
 
-@dataclass
-class _Row:
-    """How to find the caller's registers. The CFA is a register and offset, or an expression."""
-
-    register: int = RSP
-    offset: int = 8
-    expression: bytes = b""
-    saved: dict[int, int | bytes] = field(default_factory=dict)  # offset from the CFA, or an expression
-
-    def copy(self) -> _Row:
-        return _Row(self.register, self.offset, self.expression, dict(self.saved))
-
-
-class _Bytes:
-    """A cursor over frame information."""
-
-    def __init__(self, data: bytes, at: int = 0) -> None:
-        self.data, self.at = data, at
-
-    def number(self, form: str) -> int:
-        found: int = struct.unpack_from(f"<{form}", self.data, self.at)[0]
-        self.at += struct.calcsize(form)
-        return found
-
-    def leb(self, *, signed: bool = False) -> int:
-        value = shift = 0
-        byte = 0x80
-        while byte & 0x80:
-            if shift > LONGEST_NUMBER:
-                raise UnknownFrameError
-            byte = self.number("B")
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        return value - (1 << shift) if signed and byte & 0x40 else value
-
-    def block(self) -> bytes:
-        size = self.leb()
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def text(self) -> str:
-        end = self.data.index(b"\0", self.at)
-        found = self.data[self.at : end].decode("ascii", "replace")
-        self.at = end + 1
-        return found
-
-
 @dataclass(frozen=True)
 class _Information:
-    """A library's frame information with its addresses, and the library's loaded segments."""
+    """A library's frame information: the sorted table of its functions, their `rules`, and its segments."""
 
     header: bytes
     header_address: int
-    frames: bytes
-    frames_address: int
+    rules: bytes
+    frames: CallFrameInfo
     segments: Segments
+    entries: dict[int, Any] = field(default_factory=dict)  # decoded rules, by place
+
+    def place_of(self, pc: int) -> int:
+        """Find the rules that may cover `pc` in the header's table. Raise `UnknownFrameError` if none may."""
+        raw, at = self.header, self.header_address
+        if len(raw) < 12 or (raw[3], raw[2], raw[1]) != _TABLE:
+            raise UnknownFrameError
+        (count,) = struct.unpack_from("<I", raw, 8)
+
+        def begin(number: int) -> int:
+            found: int = struct.unpack_from("<i", raw, 12 + 8 * number)[0] + at
+            return found
+
+        number = bisect_right(range(min(count, (len(raw) - 12) // 8)), pc, key=begin)
+        if not number:
+            raise UnknownFrameError
+        found: int = struct.unpack_from("<i", raw, 8 + 8 * number)[0] + at - self.frames.address
+        return found
+
+    def size_of(self, place: int) -> int:
+        """Return the bytes of the rules at `place` with those that they share. They may be damaged."""
+        own, back = struct.unpack_from("<II", self.rules, place)
+        (shared,) = struct.unpack_from("<I", self.rules, place + 4 - back)
+        return int(own + shared)
 
 
 def _information(library: Path) -> _Information | None:
@@ -105,148 +90,21 @@ def _information(library: Path) -> _Information | None:
             header, frames = elf.get_section_by_name(".eh_frame_hdr"), elf.get_section_by_name(".eh_frame")
             if header is None or frames is None or header["sh_size"] + frames["sh_size"] > LARGEST:
                 return None
-            return _Information(
-                header.data(),
-                header["sh_addr"],
-                frames.data(),
-                frames["sh_addr"],
-                segments_of(elf),
-            )
+            rules = frames.data()
+            read = CallFrameInfo(BytesIO(rules), len(rules), frames["sh_addr"], _STRUCTS, for_eh_frame=True)
+            return _Information(header.data(), header["sh_addr"], rules, read, segments_of(elf))
     except (ELFError, OSError, ValueError, KeyError, AttributeError):
         return None
 
 
-def _entry(information: _Information, pc: int) -> int | None:
-    """Find the entry that may cover `pc` in the header's sorted table; return its offset, or None."""
-    raw, at = information.header, information.header_address
-    if len(raw) < 12 or (raw[3], raw[2], raw[1]) != _TABLE:
-        return None
-    (count,) = struct.unpack_from("<I", raw, 8)
-    low, high = 0, min(count, (len(raw) - 12) // 8)
-    while low < high:
-        middle = (low + high) // 2
-        if struct.unpack_from("<i", raw, 12 + 8 * middle)[0] + at <= pc:
-            low = middle + 1
-        else:
-            high = middle
-    if not low:
-        return None
-    found: int = struct.unpack_from("<i", raw, 12 + 8 * low - 4)[0] + at - information.frames_address
-    return found
-
-
-def _row_of(information: _Information, pc: int, steps: Iterator[int]) -> tuple[_Row, bool]:
-    """Return the rules at `pc`, and whether signals return through the function."""
-    place = _entry(information, pc)
-    if place is None:
-        raise UnknownFrameError
-    entry = _Bytes(information.frames, place)
-    end = entry.number("I") + entry.at
-    common = entry.at - entry.number("I")
-    begin = information.frames_address + entry.at
-    begin += entry.number("i")
-    if not begin <= pc < begin + entry.number("I"):
-        raise UnknownFrameError
-    head = _Bytes(information.frames, common)
-    head_end = head.number("I") + head.at
-    head.at += 4
-    head.number("B")
-    augmentation = head.text()
-    code, data = head.leb(), head.leb(signed=True)
-    head.leb()
-    if augmentation.startswith("z"):
-        head.block()
-        entry.block()
-    if end - place > LONGEST_ENTRY or head_end - common > LONGEST_ENTRY:
-        raise UnknownFrameError
-    program = _Program(code, data, pc - begin, steps)
-    program.run(_Bytes(information.frames[: min(head_end, len(information.frames))], head.at))
-    program.first = program.row.copy()
-    program.run(_Bytes(information.frames[: min(end, len(information.frames))], entry.at))
-    return program.row, "S" in augmentation
-
-
-class _Program:
-    """Runs call frame instructions (DWARF 5, 6.4.2) up to a position in the function."""
-
-    def __init__(self, code: int, data: int, wanted: int, steps: Iterator[int]) -> None:
-        self.code, self.data, self.wanted, self.steps = code, data, wanted, steps
-        self.here, self.row, self.first = 0, _Row(), _Row()
-        self.kept: list[_Row] = []
-
-    def run(self, program: _Bytes) -> None:
-        while program.at < len(program.data):
-            if next(self.steps, None) is None or len(self.row.saved) > MOST_REGISTERS:
-                raise UnknownFrameError
-            if not self._step(program):
-                return
-
-    def _step(self, program: _Bytes) -> bool:
-        byte = program.number("B")
-        kind, low = byte & 0xC0, byte & 0x3F
-        if kind == 0x40:
-            return self._advance(low)
-        if kind == 0x80:
-            self.row.saved[low] = program.leb() * self.data
-        elif kind == 0xC0:
-            self._restore(low)
-        else:
-            return self._other(low, program)
-        return True
-
-    def _advance(self, steps: int) -> bool:
-        self.here += steps * self.code
-        return self.here <= self.wanted
-
-    def _restore(self, register: int) -> None:
-        self.row.saved.pop(register, None)
-        if register in self.first.saved:
-            self.row.saved[register] = self.first.saved[register]
-
-    def _other(self, low: int, program: _Bytes) -> bool:
-        row = self.row
-        match low:
-            case 0x00:
-                pass
-            case 0x02 | 0x03 | 0x04:
-                return self._advance(program.number({2: "B", 3: "H", 4: "I"}[low]))
-            case 0x05:
-                register = program.leb()
-                row.saved[register] = program.leb() * self.data
-            case 0x06:
-                self._restore(program.leb())
-            case 0x07 | 0x08:
-                row.saved.pop(program.leb(), None)
-            case 0x0A if len(self.kept) < MOST_KEPT:
-                self.kept.append(row.copy())
-            case 0x0B if self.kept:
-                self.row = self.kept.pop()
-            case 0x0C:
-                row.register, row.offset, row.expression = program.leb(), program.leb(), b""
-            case 0x0D:
-                row.register, row.expression = program.leb(), b""
-            case 0x0E:
-                row.offset = program.leb()
-            case 0x0F:
-                row.expression = program.block()
-            case 0x10:
-                register = program.leb()
-                row.saved[register] = program.block()
-            case 0x2E:
-                program.leb()
-            case _:
-                raise UnknownFrameError
-        return True
-
-
-@dataclass(frozen=True)
+@dataclass
 class Unwinder:
     """Follows a thread's calls. `file_of` maps the path of a mapped file to the file to read."""
 
     remains: Remains
     file_of: Callable[[str], Path]
     _known: dict[Path, _Information | None] = field(default_factory=dict)
-    _steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
+    _rules: int = 0  # bytes of rules decoded so far
 
     def addresses(self, thread: ThreadState) -> list[int]:
         """Return the thread's position, then its return addresses, until one cannot be found."""
@@ -257,7 +115,7 @@ class Unwinder:
         while len(found) < DEEPEST:
             try:
                 caller = self._caller(registers, is_first=len(found) == 1)
-            except (UnknownFrameError, struct.error, IndexError, ValueError, KeyError):
+            except (UnknownFrameError, *_DAMAGED):
                 caller = self._by_frame_pointer(registers)
             if not caller.get(RIP) or caller[RSP] <= registers[RSP]:
                 break
@@ -275,21 +133,39 @@ class Unwinder:
         address = address_of(pc - mapping.start + mapping.offset, information.segments)
         if address is None:
             raise UnknownFrameError
-        row, is_signal = _row_of(information, address - (not is_first), self._steps)
+        row, is_signal = self._row(information, address - (not is_first))
         if is_signal:
             base = registers[RSP] + _CONTEXT
             return {number: self._word(base + 8 * place) for number, place in _SAVED.items()}
-        cfa = (
-            self._value(row.expression, registers) if row.expression else registers[row.register] + row.offset
-        )
-        caller = dict(registers)
-        for register, where in row.saved.items():
-            place = cfa + where if isinstance(where, int) else self._value(where, registers)
-            caller[register] = self._word(place)
-        caller[RSP] = cfa
-        if RIP not in row.saved:
+        rule = row.pop("cfa")
+        cfa = self._value(rule.expr, registers) if rule.expr else registers[rule.reg] + rule.offset
+        caller = {**registers, RSP: cfa}
+        for register, saved in row.items():
+            if saved.type == RegisterRule.OFFSET:
+                caller[register] = self._word(cfa + saved.arg)
+            elif saved.type == RegisterRule.EXPRESSION:
+                caller[register] = self._word(self._value(saved.arg, registers))
+        if RIP not in row:
             raise UnknownFrameError
-        return caller
+        return {**caller, RSP: cfa}
+
+    def _row(self, information: _Information, pc: int) -> tuple[dict[Any, Any], bool]:
+        """Return the rules at `pc` by register, with the CFA's, and whether signals return through it."""
+        place = information.place_of(pc)
+        if place not in information.entries:
+            size = information.size_of(place)
+            self._rules += size
+            if size > LONGEST_ENTRY or self._rules > MOST_RULES:
+                raise UnknownFrameError
+            found = information.frames._parse_entry_at(place)
+            found.instructions = [each for each in found.instructions if each.opcode != _ARGS_SIZE]
+            information.entries[place] = found
+        entry = information.entries[place]
+        begin = entry["initial_location"]
+        if not begin <= pc < begin + entry["address_range"]:
+            raise UnknownFrameError
+        *_, row = (each for each in entry.get_decoded().table if each["pc"] <= pc)
+        return {name: rule for name, rule in row.items() if name != "pc"}, b"S" in entry.cie["augmentation"]
 
     def _information(self, path: str) -> _Information | None:
         file = self.file_of(path)
@@ -309,16 +185,13 @@ class Unwinder:
         found: int = struct.unpack("<Q", self.remains.read(address, 8))[0]
         return found
 
-    def _value(self, expression: bytes, registers: Registers) -> int:
+    def _value(self, expression: list[int], registers: Registers) -> int:
         """Evaluate DW_OP_breg and DW_OP_deref, which describe the CFA of functions that align their stack."""
-        cursor, value = _Bytes(expression), 0
-        while cursor.at < len(expression):
-            operation = cursor.number("B")
-            if next(self._steps, None) is None:
-                raise UnknownFrameError
-            if 0x70 <= operation <= 0x80:
-                value = registers[operation - 0x70] + cursor.leb(signed=True)
-            elif operation == 0x06:
+        value = 0
+        for operation in _EXPRESSIONS.parse_expr(expression):
+            if operation.op_name.startswith("DW_OP_breg"):
+                value = registers[int(operation.op_name.removeprefix("DW_OP_breg"))] + operation.args[0]
+            elif operation.op_name == "DW_OP_deref":
                 value = self._word(value)
             else:
                 raise UnknownFrameError

@@ -184,10 +184,10 @@ def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
 
 def library(rules: bytes) -> bytes:
     """Return a shared object whose one function, at 0x1000, has these rules in .eh_frame."""
-    common = struct.pack("<IIB", 12, 0, 1) + b"\0\1\x78\x10".ljust(7, b"\0")
+    common = struct.pack("<IIB", 20, 0, 1) + b"zR\0\1\x78\x10\1\x1b".ljust(15, b"\0")
     at, names = 0x2000, b"\0.eh_frame_hdr\0.eh_frame\0.names\0"
-    frames = common + struct.pack("<IIiI", 12 + len(rules), 20, 0x1000 - at - 24, 0x100) + rules
-    table = struct.pack("<4BiIii", 1, 0x1B, 3, 0x3B, 0, 1, 0x1000 - 0x1800, at + 16 - 0x1800)
+    frames = common + struct.pack("<IIiIB", 13 + len(rules), 28, 0x1000 - at - 32, 0x100, 0) + rules
+    table = struct.pack("<4BiIii", 1, 0x1B, 3, 0x3B, 0, 1, 0x1000 - 0x1800, at + 24 - 0x1800)
     place = at + len(frames)
     rows = ((0, 0, 0), (1, 0x1800, len(table)), (15, at, len(frames)), (25, place, len(names)))
     sections = b"".join(
