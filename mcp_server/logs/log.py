@@ -1,8 +1,7 @@
 """Reads a log as a stream: its errors, which error is the cause, and where that error points.
 
 Memory use is bounded for a log of any size: repeated texts are counted, not kept. The log of a workload
-usually begins with what was run and ends with the failure. So in a log of gigabytes, the middle is read only
-around words that occur in error messages.
+usually begins with what was run and ends with the failure. So of a log of gigabytes, the middle is not read.
 """
 
 from __future__ import annotations
@@ -231,17 +230,10 @@ class _Reader:
 
 
 MIB = 1 << 20
-HEAD_BYTES = 8 * MIB
-TAIL_BYTES = 24 * MIB
-MIDDLE_BYTES = 8 * MIB  # bytes of lines around errors between head and tail
+HEAD_BYTES = 64 * MIB
+TAIL_BYTES = 192 * MIB
 LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
-# Every error that ends a program contains one of these. They are plain bytes, because that search is fast.
-ERROR_WORDS = (b"rror", b"xception", b"Traceback", b"ssert", b"ailed", b"abort", b"Abort", b"SIG", b"fault")
-BEFORE, AFTER = (
-    4096,
-    8192,
-)  # bytes kept before and after an error word, for the traceback and the lines that follow
 ALLOWED = "a text file that has an end, such as what a run printed"
 
 # The kernel makes the contents of these files when they are read: their size and end mean nothing.
@@ -251,9 +243,9 @@ _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
-    In a file larger than `head` and `tail` together, the first `head` and the last `tail` bytes are read
-    completely, but between them only the lines around error words. `truncated` says what was not read. Raise
-    ProblemError if the file is not a regular file, or is in /proc or /sys, where it may have no end.
+    Of a file larger than `head` and `tail` together, the first `head` and the last `tail` bytes are read, and
+    `truncated` says so. Raise ProblemError if the file is not a regular file, or is in /proc or /sys, where
+    it may have no end.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -262,10 +254,7 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
         grown = os.fstat(file.fileno()).st_size > size
     notes = [facts.truncated] if facts.truncated else []
     if left_out > 0:
-        notes.append(
-            f"of {size} bytes the first {head} and the last {tail} were read whole, and of the {left_out} "
-            f"between them at most {MIDDLE_BYTES} around words such as error, failed or Traceback"
-        )
+        notes.append(f"of {size} bytes the first {head} and the last {tail} were read")
     if grown:
         notes.append("the file grew while it was read: text added meanwhile was not read")
     return replace(facts, truncated="; ".join(notes))
@@ -288,20 +277,10 @@ def open_log(path: Path) -> io.BufferedReader:
 
 
 def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Yield the head, the parts of the middle near error words, and the tail, as `read_parts` takes them."""
+    """Yield the head and the tail, as `read_parts` takes them."""
     yield 1, _lines(file, 0, head)
-    begin, end = _next_line(file, head), _next_line(file, size - tail)
-    number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
-    left = MIDDLE_BYTES
-    for block in _blocks(file, begin, end):
-        counted = 0  # bytes of the block already counted in `number`
-        for start, stop in _around_errors(block) if left > 0 else ():
-            left -= stop - start
-            number += _line_ends(block[counted:start])
-            counted = start
-            yield number, _lines(io.BytesIO(block[start:stop]), 0, stop - start)
-        number += _line_ends(block[counted:])
-    yield number, _lines(file, end, size)
+    end = _next_line(file, size - tail)
+    yield 1 + sum(map(_line_ends, _blocks(file, 0, end))), _lines(file, end, size)
 
 
 def _next_line(file: io.BufferedReader, offset: int) -> int:
@@ -334,25 +313,6 @@ def _line_ends(block: bytes) -> int:
     """Count the line ends in a block. A carriage return without a newline after it also ends a line."""
     returns = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + returns
-
-
-def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
-    """Yield spans of whole lines around error words, in order and without overlap."""
-    done = 0
-    for at in sorted(at for word in ERROR_WORDS for at in _places(block, word)):
-        start = max(done, block.rfind(b"\n", 0, max(0, at - BEFORE)) + 1)
-        stop = block.find(b"\n", at + AFTER) + 1 or len(block)
-        if stop > done:
-            yield start, stop
-            done = stop
-
-
-def _places(block: bytes, word: bytes) -> Iterator[int]:
-    """Yield the positions of a word, but none within `AFTER` bytes of the one yielded before."""
-    at = block.find(word)
-    while at >= 0:
-        yield at
-        at = block.find(word, at + AFTER)
 
 
 def _lines(file: io.BufferedIOBase, begin: int, end: int) -> Iterator[str]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
 from mcp_server.logs.text import read_line
@@ -139,21 +136,7 @@ def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:
     assert [error.line for error in facts.errors] == [1, 500_002]
     assert facts.lines == 500_002
     size = path.stat().st_size
-    assert facts.truncated == (
-        f"of {size} bytes the first 1000 and the last 1000 were read whole, and of the {size - 2000} "
-        "between them at most 8388608 around words such as error, failed or Traceback"
-    )
-
-
-@given(before=st.integers(0, 300_000), after=st.integers(0, 300_000))
-def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int) -> None:
-    """An error between the two ends that are read completely is found, with its line number."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.log"
-        path.write_text("step\n" * (before + 500) + LAST + "step\n" * (after + 500))
-        facts = read_log_file(path, head=1000, tail=1000)
-    assert facts.root is not None and facts.root.line == before + 501
-    assert facts.lines == before + after + 1001
+    assert facts.truncated == (f"of {size} bytes the first 1000 and the last 1000 were read")
 
 
 @pytest.mark.parametrize(
