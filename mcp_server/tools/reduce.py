@@ -44,8 +44,6 @@ SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions tried under a plain interpreter, the smallest first
 PASSED_ON = 1 << 20  # bytes that are easily sent to others
 SMALL = 64 << 10  # bytes of real values for which seeded values are not tried
-TINY = 4 << 10  # bytes of values for which smaller sizes are not tried
-SIZES = 6  # distinct sizes that are tried
 MOST_NOTES = 5
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
 TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
@@ -166,7 +164,7 @@ def _named_by_compiler(failing: Failing, recorded: WorkerRun) -> list[str]:
 
 @dataclass
 class Reduction:
-    """Searches for fewer nodes, then smaller sizes, then values drawn from a seed.
+    """Searches for fewer nodes, then for values drawn from a seed.
 
     `cuts` are the scripts of plans; `tried`: whether each fails in the same way; `kept`: those that do.
     """
@@ -188,11 +186,7 @@ class Reduction:
         search = Minimiser(start.keep)
         while options := search.candidates():
             search.found(await self.first_failing([replace(start, keep=keep) for keep in options]))
-        plan, failure = replace(start, keep=search.kept), self.failing.failure
-        if (failure.kind, failure.phase) == ("error", "compiling"):
-            plan = await self._without_users(plan)
-        if not plan.seeded:
-            await self._seed(await self._smaller(plan))
+        await self._seed(replace(start, keep=search.kept))
 
     async def first_failing(self, plans: Sequence[Plan]) -> int | None:
         """Return the number of the first plan that still fails in the same way, or None."""
@@ -265,38 +259,14 @@ class Reduction:
         parts = ({guess}, direct, later)
         return list(dict.fromkeys(tuple(unit for unit in readers if unit in part) for part in parts))
 
-    async def _without_users(self, plan: Plan) -> Plan:
-        """Try without the user's values, operator code, or both: a compile needs neither."""
-        cut = self.cuts[plan]
-        options = [replace(plan, seeded=tuple(cut.tensors))]
-        if cut.users:
-            both = replace(options[0], stand_ins=True)
-            options = [both, *options, replace(plan, stand_ins=True)]
-        number = await self.first_failing(options)
-        return plan if number is None else options[number]
-
-    async def _smaller(self, plan: Plan) -> Plan:
-        """Halve each size again and again, as long as one half still fails."""
-        cut = self.cuts[plan]
-        if sum(cut.tensors.values()) <= TINY:
-            return plan
-        for size in cut.sizes[:SIZES]:
-            start, end = 0, size
-            while end - start > 1:
-                middle = start + (end - start) // 2
-                windows = [(start, middle), (middle, end)]
-                others = tuple(pair for pair in plan.windows if pair[0] != size)
-                plans = [replace(plan, windows=(*others, (size, window))) for window in windows]
-                number = await self.first_failing(plans)
-                if number is None:
-                    break
-                plan, (start, end) = plans[number], windows[number]
-        return plan
-
     async def _seed(self, plan: Plan) -> None:
-        """Replace real values with seeded ones: all at once, or one tensor after another."""
-        tensors = self.cuts[plan].tensors
-        if sum(tensors.values()) <= SMALL:
+        """Replace real values with seeded ones: all at once, or one tensor after another.
+
+        A few values stay, except for an error of the compiler, which needs none.
+        """
+        tensors, failure = self.cuts[plan].tensors, self.failing.failure
+        compiling = (failure.kind, failure.phase) == ("error", "compiling")
+        if not compiling and sum(tensors.values()) <= SMALL:
             return
         if await self.first_failing([replace(plan, seeded=tuple(tensors))]) is not None:
             return

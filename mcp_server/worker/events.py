@@ -692,18 +692,13 @@ class Units(Event):
 
 
 class Cut(Event):
-    """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`.
-
-    `sizes` can be reduced. `users`: the script calls operators that are not torch's.
-    """
+    """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`."""
 
     number: int
     script: str
     operators: int
     nodes: list[OfNode]
     tensors: dict[str, int]
-    sizes: list[int]
-    users: bool = False
 
 
 class Uncuttable(Event):

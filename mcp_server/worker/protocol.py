@@ -342,16 +342,13 @@ class AttemptRequest(CompileRequest, total=False):
 class Plan:
     """What a reduced program keeps: the nodes `keep`.
 
-    `windows` pair a size with the range that remains of it. `seeded` tensors get random values. `stand_ins`:
-    replace operators that are not torch's by ones without the user's code. `dynamic`: symbolic sizes stay
-    symbolic; otherwise all sizes are those of the call.
+    `seeded` tensors get random values. `dynamic`: symbolic sizes stay symbolic; otherwise all sizes are those
+    of the call.
     """
 
     keep: tuple[str, ...]
     dynamic: bool = False
-    windows: tuple[tuple[int, tuple[int, int]], ...] = ()
     seeded: tuple[str, ...] = ()
-    stand_ins: bool = False
 
 
 class CutRequest(CompileRequest):

@@ -166,13 +166,13 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, said: str) -> None:
-    """The operator that the compiler rejects is left, in one file, without the user's values and code."""
+    """The operator that the compiler rejects is left, with the file that registers it, and without values."""
     script = tmp_path / "tally.py"
     script.write_text(text)
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
     assert (result.outcome, result.failure.phase, result.failure.family) == ("reduced", "compiling", family)
     assert [node.operator for node in result.nodes] == ["tally.centre.default"]
-    assert [file.path.name for file in result.files] == ["repro.py"]
+    assert [file.path.name for file in result.files] == ["repro.py", "tally_operators.py"]
     assert (result.real, result.exit_status, result.complete) == ([], 1, True)
     done = run_alone(result, tmp_path)
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr

@@ -13,7 +13,6 @@ import os
 import runpy
 import sys
 import time
-from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -21,23 +20,13 @@ import torch
 from .. import events
 from ..compare import equal
 from ..events import Decision
-from ..interpret import bind, stack_of
+from ..interpret import stack_of
 from ..loading import compiled, load, load_with_inputs
 from ..process import synchronize
 from ..protocol import AttemptRequest, CutRequest, Plan, TrialRequest, Workaround
 from ..report import Report
 from ..run import call
-from .program import (
-    Cutter,
-    Recorded,
-    Recorder,
-    Uncuttable,
-    flatten_program,
-    shrinkable,
-    size_in_bytes,
-    stand_ins,
-    users_operators,
-)
+from .program import Cutter, Recorded, Recorder, Uncuttable, flatten_program
 from .script import SCRIPT, Setting, departs, not_finite, write
 
 SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
@@ -229,7 +218,6 @@ def operate_cut(request: CutRequest, report: Report) -> None:
     """
     program = flatten_program(*load_with_inputs(request, report))
     recorded = Recorded(request["values"], frozenset(request["bad"]))
-    symbols = bind(program.module, list(program.values.values()))
     configs = request.get("inductor_configs") or {}
     imports = request.get("extra_imports") or request["repro_imports"]
     setting = Setting(request["title"], configs, request["environment"], tuple(imports))
@@ -237,8 +225,6 @@ def operate_cut(request: CutRequest, report: Report) -> None:
         plan = Plan(**asked)
         try:
             found = Cutter(program, plan, recorded).cut()
-            if plan.stand_ins:
-                found = replace(found, stand_ins=stand_ins(found, symbols))
         except Uncuttable as reason:
             report.event(events.Uncuttable(number, str(reason)))
             continue
@@ -252,9 +238,7 @@ def operate_cut(request: CutRequest, report: Report) -> None:
                 script=os.path.join(directory, SCRIPT),
                 operators=len(nodes),
                 nodes=[events.OfNode(n.name, str(n.target), stack_of(n)) for n in nodes[:MOST_NODES]],
-                tensors={name: size_in_bytes({name: value}) for name, value in found.tensors.items()},
-                sizes=shrinkable(program, found),
-                users=bool(users_operators(found)),
+                tensors={name: value.numel() * value.element_size() for name, value in found.tensors.items()},
             )
         )
 

@@ -10,11 +10,10 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch.export.graph_signature import InputKind
-from torch.fx.node import map_aggregate
 from torch.utils import _pytree
 
 from .. import events
-from ..interpret import bind, difference, layout
+from ..interpret import bind, difference
 from ..process import synchronize
 from ..protocol import Plan
 from ..report import Refused, Report
@@ -156,11 +155,8 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
 
 
-# Parameters for sizes: of view, expand, reshape, split, and operators that create tensors.
-SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
 # Namespaces of torch's own operators.
 TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
-INDEXING = ("embedding", "index", "gather", "scatter", "take")
 
 
 class Uncuttable(Exception):
@@ -171,8 +167,7 @@ class Uncuttable(Exception):
 class Cut:
     """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
 
-    `dynamic`: bounds of symbolic dimensions, by argument and dimension. `stand_ins`: lines that define
-    operators in place of the user's.
+    `dynamic`: bounds of symbolic dimensions, by argument and dimension.
     """
 
     graph: torch.fx.Graph
@@ -180,7 +175,6 @@ class Cut:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     submodules: dict[str, torch.fx.GraphModule] = field(default_factory=dict)
     dynamic: dict[str, dict[int, tuple[Optional[int], Optional[int]]]] = field(default_factory=dict)
-    stand_ins: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -203,22 +197,6 @@ class Recorded:
         return torch.load(path, weights_only=True)
 
 
-def shrinkable(program: Program, found: Cut) -> list[int]:
-    """List the sizes in the cut that can shrink, largest first. Those of indexed tensors cannot."""
-    nodes = {node.name: node for node in program.nodes}
-    fixed: set[int] = set()
-    for copy in found.graph.nodes:
-        node = nodes.get(copy.name)
-        if node is None or node.op != "call_function" or not node.args:
-            continue
-        indexed = node.args[0]
-        value = indexed.meta.get("val") if isinstance(indexed, torch.fx.Node) else None
-        if isinstance(value, torch.Tensor) and str(node.target).partition(".")[2].startswith(INDEXING):
-            fixed |= {int(size) for size in value.shape if isinstance(size, int)}
-    sizes = {size for tensor in found.tensors.values() for size in tensor.shape if size > 2}
-    return sorted(sizes - fixed, reverse=True)
-
-
 class Cutter:
     """Cuts the kept nodes out of a program."""
 
@@ -226,7 +204,6 @@ class Cutter:
         self.program = program
         self.plan = plan
         self.recorded = recorded
-        self.windows = dict(plan.windows)
         self.result = Cut(torch.fx.Graph())
         self.copies: dict[torch.fx.Node, Any] = {}
 
@@ -246,7 +223,6 @@ class Cutter:
 
     def _keep(self, node: torch.fx.Node) -> None:
         copy = self.copies[node] = self.result.graph.node_copy(node, self._resolve)
-        copy.args, copy.kwargs = self._resized(copy)
         several = node.meta["val"] if isinstance(node.meta["val"], (list, tuple)) else ()
         for user in node.users:
             if picks_from(user) is node:
@@ -254,23 +230,6 @@ class Cutter:
         if several and not copy.users:
             place = next(i for i, value in enumerate(several) if isinstance(value, torch.Tensor))
             self.result.graph.call_function(operator.getitem, (copy, place))
-
-    def _resized(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        """Return the node's arguments. In sizes, replace each number for which there is a window."""
-        schema = getattr(node.target, "_schema", None)
-        if not self.windows or schema is None:
-            return node.args, node.kwargs
-
-        def resize(size: Any) -> Any:
-            start, end = self.windows.get(size, (0, size)) if isinstance(size, int) else (0, size)
-            return end - start if isinstance(size, int) else size
-
-        def resized(name: str, value: Any) -> Any:
-            return map_aggregate(value, resize) if name in SIZE_ARGUMENTS else value
-
-        names = [argument.name for argument in schema.arguments]
-        args = tuple(resized(n, a) for n, a in zip(names, node.args)) + node.args[len(names) :]
-        return args, {name: resized(name, value) for name, value in node.kwargs.items()}
 
     def _resolve(self, node: torch.fx.Node) -> Any:
         """Return the node's counterpart in the cut graph, or its value if the node is not kept."""
@@ -291,19 +250,15 @@ class Cutter:
         return self.copies[node]
 
     def _leaf(self, node: torch.fx.Node, value: Any) -> Any:
-        """Add a tensor, cut to the windows, as an argument or weight. Return a plain value unchanged."""
+        """Add a tensor as an argument or weight. Return a plain value unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
-        small = value.detach()
-        for dim, size in enumerate(value.shape):
-            start, end = self.windows.get(size, (0, size))
-            small = small.narrow(dim, start, end - start)
         if node.name in self.program.weights:
             copy = self.result.graph.get_attr(node.name)
-            self.result.weights[str(copy.target)] = small
+            self.result.weights[str(copy.target)] = value.detach()
             return copy
         copy = self.result.graph.placeholder(node.name)
-        self.result.arguments[copy.name] = small
+        self.result.arguments[copy.name] = value.detach()
         if self.plan.dynamic:
             self.result.dynamic[copy.name] = {
                 dim: self.program.ranges.get(str(size), (None, None))
@@ -319,45 +274,3 @@ def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
     return [(node, value) for node, value in pairs if getattr(value, "namespace", "aten") not in TORCHS]
-
-
-def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in _pytree.tree_leaves(tensors))
-
-
-def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
-    """Return lines that define each user's operator in the cut without the user's code (`stand_in`).
-
-    `symbols` are the values of the size symbols in this call. Raise `Uncuttable` if an operator mutates
-    its arguments, or if its results are neither tensors nor plain values, have data-dependent sizes, or
-    differ between two uses.
-    """
-    lines: dict[str, str] = {}
-    for node, used in users_operators(found):
-        if used is not node.target:
-            raise Uncuttable("{} changes its arguments in place".format(used))
-        schema = str(used._schema)
-        name = schema.partition("(")[0]
-        results = _result_text(node.meta.get("val"), symbols)
-        tags = ", ".join("torch." + str(tag) for tag in used.tags)
-        line = "stand_in({!r}, {!r}, [{}], lambda: {})".format(name, schema[len(name) :], tags, results)
-        if lines.setdefault(name, line) != line:
-            raise Uncuttable("the results of {} differ between its uses".format(name))
-    return tuple(lines.values())
-
-
-def _result_text(value: Any, symbols: dict[Any, int]) -> str:
-    """Return an expression for new tensors with the layouts of `value`. Plain values stay unchanged."""
-    if isinstance(value, (list, tuple)):
-        inner = "".join(_result_text(item, symbols) + ", " for item in value)
-        return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)
-    if isinstance(value, torch.Tensor):
-        seen = layout(value, symbols)
-        shape, stride = tuple(seen.shape), tuple(seen.stride)
-        if None in shape or None in stride:
-            raise Uncuttable("the size of a result depends on the data")
-        text = "torch.empty_strided({}, {}, dtype={}, device={!r})"
-        return text.format(shape, stride, seen.dtype, seen.device)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return repr(value)
-    raise Uncuttable("a result is neither a tensor nor a plain value")

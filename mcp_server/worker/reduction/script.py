@@ -1,6 +1,6 @@
 """Writes a reproduction: one plain script with its model, and a file of values that it cannot create.
 
-The parts below the `copied` lines of this file are copied into the script.
+The part below the line COPIED of this file is copied into the script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
-LINE = re.compile("^# ---- copied .* ----\n", re.MULTILINE)  # marks each part that is copied
+COPIED = "# ---- copied into every reproduction ----\n"
 
 HEADER = '''"""{title}
 
@@ -58,7 +58,7 @@ class Setting:
 def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
     """Write `repro.py`, `inputs.pt` with values that are not seeded, and files that register operators."""
     saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
-    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
+    needed = setting.extra_imports if users_operators(found) else ()
     files, loading = _operators(needed, directory)
     if saved:
         torch.save(saved, os.path.join(directory, INPUTS))
@@ -73,9 +73,8 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
         imports="".join(line + "\n" for line in sorted(imports)),
     )
     with open(__file__, encoding="utf-8") as file:
-        _, common, stand_in = (part.strip() + "\n" for part in LINE.split(file.read()))
-    operators = [stand_in, "\n".join(found.stand_ins)] if found.stand_ins else []
-    parts = [header + loading, common, *operators, code, _main(found, seeded, setting, bool(saved))]
+        common = file.read().rpartition(COPIED)[2].strip() + "\n"
+    parts = [header + loading, common, code, _main(found, seeded, setting, bool(saved))]
     with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
         file.write("\n\n".join(parts))
 
@@ -299,17 +298,3 @@ def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
 def end(status: int) -> None:
     print("exit status", status, flush=True)
     sys.exit(status)
-
-
-# ---- copied where an operator is not torch's ----
-
-
-def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
-    """Define an operator that returns memory of fixed layouts: it replaces one that is not torch's."""
-
-    def impl(*_args: Any, **_kwargs: Any) -> Any:
-        return results()
-
-    torch.library.define(name, schema, tags=tags)
-    torch.library.impl(name, "default")(impl)
-    torch.library.register_fake(name)(impl)
