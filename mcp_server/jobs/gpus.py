@@ -1,4 +1,4 @@
-"""GPU leases, which let one job at a time use a GPU; GPU names; and a clock that stops while a job waits.
+"""GPU leases, which let one job at a time use a GPU, and a clock that stops while a job waits.
 
 A lease is a file lock, so it ends with the process that holds it. Leases are advisory, and shared by the
 servers of one user on one machine. A job that names no GPU needs no lease.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import shutil
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -21,8 +18,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -127,32 +123,12 @@ async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int,
         yield tuple(found)
 
 
-LISTING_LIMIT_S = 10.0  # seconds; without persistence mode, nvidia-smi first loads the driver
-
-_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
-_PART = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU of this machine. `parts` are the UUIDs of its MIG devices if MIG is on."""
-
-    index: int
-    uuid: str
-    parts: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name for CUDA, which uses only the first MIG device of a GPU (NVIDIA MIG User Guide)."""
-        return self.parts[0] if self.parts else str(self.index)
-
-
-def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] = ()) -> tuple[str, ...]:
+def device_names(gpus: Iterable[int], visible: str | None) -> tuple[str, ...]:
     """Return machine-wide names for the child's device indices: index i is entry i of CUDA_VISIBLE_DEVICES.
 
-    An index beyond the entries, or an entry that is not in `known`, serves as its own name. The workload then
-    fails, which is a result. A variable that is set and empty hides every GPU, so no name is returned. Raise
-    ProblemError for a negative index.
+    An index beyond the entries is its own name: the workload then fails, which is a result. A variable that
+    is set and empty hides every GPU, so no name is returned. An index and a UUID of one GPU are two names.
+    Raise ProblemError for a negative index.
     """
     entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]
     wanted = sorted(set(gpus))
@@ -160,47 +136,7 @@ def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] 
         raise ProblemError("not the index of a GPU", value=wanted[0], allowed="0 and above")
     if visible is not None and not entries:
         return ()
-    asked = {entries[i] if i < len(entries) else str(i) for i in wanted}
-    return tuple(sorted({canonical_name(entry, known) for entry in asked}))
-
-
-def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
-    """Return the name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects.
-
-    If it selects no known GPU, or several, return the entry itself. An entry is an index or the beginning of
-    a UUID. Indices follow the PCI bus order of `nvidia-smi`. CUDA's default order can differ on a machine
-    with different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
-    """
-    names = {part: part for gpu in known for part in gpu.parts}
-    names |= {each: gpu.name for gpu in known for each in (gpu.uuid, str(gpu.index))}
-    begins = entry.lower() if entry.lower().startswith(("gpu-", "mig-")) else "no UUID"
-    found = [name for each, name in names.items() if each == entry or each.lower().startswith(begins)]
-    return found[0] if len(found) == 1 else entry
-
-
-@lru_cache(maxsize=1)
-def known_gpus() -> tuple[Gpu, ...]:
-    """List the GPUs of this machine once, without CUDA. Empty if they cannot be listed."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        done = subprocess.run(
-            [tool, "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LISTING_LIMIT_S
-        )
-        return read_listing(done.stdout)
-    return ()
-
-
-def read_listing(text: str) -> tuple[Gpu, ...]:
-    """Parse `nvidia-smi -L`: one line for each GPU, followed by one for each of its MIG devices."""
-    found: list[Gpu] = []
-    for line in text.splitlines():
-        if gpu := _GPU.match(line):
-            found.append(Gpu(int(gpu[1]), gpu[2]))
-        elif found and (part := _PART.match(line)):
-            found[-1] = replace(found[-1], parts=(*found[-1].parts, part[1]))
-    return tuple(found)
+    return tuple(sorted({entries[i] if i < len(entries) else str(i) for i in wanted}))
 
 
 class Clock:

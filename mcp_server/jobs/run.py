@@ -38,7 +38,7 @@ from mcp_server.jobs.child import (
     decode,
     oom_kill_count,
 )
-from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
+from mcp_server.jobs.gpus import Waits, device_names, leased
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied, processor_use
 from mcp_server.plurals import counted
@@ -100,8 +100,7 @@ async def run(
     env = child_environment(command.env, command.unset)
     if not command.gpus:
         return await _run(command, env, directory, start)
-    known = await anyio.to_thread.run_sync(known_gpus, abandon_on_cancel=True)
-    names, asked = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known), time.monotonic()
+    names, asked = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES")), time.monotonic()
     async with leased(names, waits or Waits(str(directory))) as leases:
         waited_s = time.monotonic() - asked
         return replace(await _run(command, env, directory, start, leases), waited_s=waited_s)

@@ -10,7 +10,6 @@ import time
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import astuple
 from pathlib import Path
 
 import anyio
@@ -19,7 +18,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
-from mcp_server.jobs.gpus import Waits, canonical_name, device_names, leased, read_listing
+from mcp_server.jobs.gpus import Waits, device_names, leased
 from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.runtime.failure import ONLY_FIRST, launched
@@ -65,21 +64,6 @@ async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-# As in the NVIDIA MIG User Guide, with a second GPU without MIG.
-LISTING = """\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
-  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
-  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
-GPU 1: NVIDIA H200 (UUID: GPU-e6489c45-5b68-3b03-bab7-0e7c8e809643)
-"""
-FIRST_PART, SECOND_PART = (
-    "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f",
-    "MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb",
-)
-WHOLE = "GPU-e6489c45-5b68-3b03-bab7-0e7c8e809643"
-KNOWN = read_listing(LISTING)
-
-
 @pytest.mark.parametrize(
     ("gpus", "visible", "names"),
     [
@@ -94,37 +78,6 @@ KNOWN = read_listing(LISTING)
 def test_device_names(gpus: tuple[int, ...], visible: str | None, names: tuple[str, ...]) -> None:
     """An index counts the entries of the child's CUDA_VISIBLE_DEVICES."""
     assert device_names(gpus, visible) == names
-
-
-def test_the_listing_is_read() -> None:
-    """Each GPU is listed with its MIG devices; other output lists none."""
-    divided, whole = map(astuple, KNOWN)
-    assert divided == (0, "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77", (FIRST_PART, SECOND_PART))
-    assert whole == (1, WHOLE, ())
-    failed = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    assert read_listing("No devices were found\n") == read_listing(failed) == ()
-
-
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        ("1", "1"),
-        (WHOLE, "1"),
-        ("GPU-e64", "1"),
-        ("gpu-E6489C45", "1"),
-        ("0", FIRST_PART),
-        ("GPU-5d5ba0d6", FIRST_PART),
-        (FIRST_PART, FIRST_PART),
-        ("MIG-cba", SECOND_PART),
-        ("MIG-c", "MIG-c"),
-        ("GPU-", "GPU-"),
-        ("GPU-0000", "GPU-0000"),
-        ("7", "7"),
-    ],
-)
-def test_one_gpu_has_one_name(entry: str, name: str) -> None:
-    """An index, a UUID and the start of a UUID name one GPU. An ambiguous or unknown entry stays as it is."""
-    assert canonical_name(entry, KNOWN) == name
 
 
 def in_use(lock: Path) -> bool:
