@@ -67,7 +67,7 @@ SECTIONS = {
     "What to look at": (
         *("inputs", "exported", "package", "model_name", "log", "recording", "pid", "resume"),
     ),
-    "What you see, and what is correct": ("symptom", "expect", "rtol", "atol", "check", "tolerance_factor"),
+    "What you see, and what is correct": ("symptom", "expect", "rtol", "atol", "check"),
     "Output": ("verbose", "as_json", "report", "bundle", "out", "save", "help"),
     "Limits": ("budget_s", "timeout_s"),
     "Where and how to run it": ("python", "cwd", "env", "extra_imports", "device_index", "in_place"),

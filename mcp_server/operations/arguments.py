@@ -214,7 +214,6 @@ class InspectArguments(Arguments):
     assertion: str = Field(
         default="", description="Text of an assertion, `index out of bounds: 0 <= tmp4 < ks1`."
     )
-    generated_line: int = Field(default=-1, ge=-1, description="Generated line of the assertion.")
     offset: int = Field(default=0, ge=0, description="Number of results to skip.")
 
 
@@ -223,8 +222,6 @@ class CallArguments(CheckArguments):
 
 
 class TraceArguments(CallArguments):
-    sync: bool = Field(default=True, description="Wait after each launch. Default: true.")
-    stop_at: int = Field(default=-1, ge=-1, description="Number of the launch to stop before.")
     calls: int = Field(default=1, ge=1, le=1000, description="Number of calls, 1-1000. Default: 1.")
 
 
@@ -257,14 +254,9 @@ class LocateArguments(ProgramArguments):
     tool: Checker = Field(default="auto", description="Checker. Default: auto.")
 
 
-class DumpArguments(ModelArguments):
-    """A package or an exported program with inputs, and the launches to look at."""
+class DumpArguments(CheckArguments):
+    """A package with inputs, and the launches to look at."""
 
-    package: PackagePath = ""
-    exported: ExportedPath = ""
-    inputs: SameInputs = ""
-    model_name: ModelName = "model"
-    device_index: DeviceIndex = -1
     launches: list[int] = Field(default=[], description="Launches to look at. Default: all.")
     kernels: list[str] = Field(default=[], description="Kernels, or lines FILE.py:LINE, to look at.")
     buffers: list[str] = Field(default=[], description="Buffers to look at.")
@@ -291,12 +283,6 @@ class PairArguments(ModelArguments):
     script: Script = ""
     script_args: ScriptArguments = []
     inputs: SameInputs = ""
-
-
-class CompareArguments(PairArguments):
-    tolerance_factor: float = Field(
-        default=1, gt=0, le=1000, description="Multiplies the tolerances, up to 1000. Default: 1."
-    )
 
 
 class ReduceArguments(PairArguments):
@@ -349,16 +335,13 @@ COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
 
 
-ON_BY_DEFAULT = frozenset({"sync"})
-
-
 def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Format arguments as words of a command; an option is repeated for each item of a mapping or list."""
     for name, value in arguments.items():
         option = option_of(name)
         if isinstance(value, bool):
-            if value or name in ON_BY_DEFAULT:
-                yield option if value else f"--no-{option.removeprefix('--')}"
+            if value:
+                yield option
         elif name in PAIRS:
             yield from (option, *value)
         elif name in COMMANDS:

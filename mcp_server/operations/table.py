@@ -203,12 +203,7 @@ def question_of(given: args.InspectArguments) -> dict[str, str | int]:
     if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
         allowed = "one of " + ", ".join(SUBJECTS)
         raise ProblemError("more than one question", value=", ".join(asked), allowed=allowed)
-    if given.generated_line < 0:
-        return asked
-    if "assertion" not in asked:
-        what = f"{argument('generated_line')} is given without an assertion"
-        raise ProblemError(what, allowed=f"with {argument('assertion')}")
-    return {**asked, "generated_line": given.generated_line}
+    return asked
 
 
 @operation(
@@ -232,7 +227,7 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
 @operation(
     args.DumpArguments,
     title="Show the values that kernels read and wrote",
-    description="Runs a package or exported program once and shows what the chosen launches read and wrote "
+    description="Runs a package once and shows what the chosen launches read and wrote "
     "(range, NaN, Inf, index against bound), the first bad value, and which launch produced it. Use it for "
     "NaN, wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
     "diagnose.",
@@ -241,13 +236,11 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
 async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Record:
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
 
-    if bool(given.package) == bool(given.exported):
-        raise ProblemError("give one model", allowed="either a package or an exported program")
-    read: Callable[..., PackageWorkload | ExportedWorkload]
-    read = checked.package_workload if given.package else checked.exported_workload
+    if not given.package:
+        raise ProblemError("no package given", allowed="a package, and inputs of a call")
     return await step(
         context,
-        await in_thread(read, given),
+        await in_thread(checked.package_workload, given),
         launches=given.launches,
         kernels=given.kernels,
         buffers=given.buffers,
@@ -316,9 +309,7 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
 async def trace_launches(context: args.Context, given: args.TraceArguments) -> Record:
     from mcp_server.tools.trace_launches import trace_launches as step
 
-    stop_at = given.stop_at if given.stop_at >= 0 else None
-    workload = await in_thread(checked.package_workload, given)
-    return await step(context, workload, sync=given.sync, stop_at=stop_at, calls=given.calls)
+    return await step(context, await in_thread(checked.package_workload, given), calls=given.calls)
 
 
 @operation(
@@ -345,14 +336,14 @@ async def try_fix(context: args.Context, given: args.TryArguments) -> Record:
 
 
 @operation(
-    args.CompareArguments,
+    args.PairArguments,
     title="Find the kernels that differ from eager mode",
     description="Gives each launch of a package correct inputs, and finds the launches that differ from "
     "its exported program in eager mode by more than rounding. Use it for wrong numbers. 5-60 s. "
     "Next: inspect_package, or reduce.",
     examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
-async def compare_with_eager(context: args.Context, given: args.CompareArguments) -> Record:
+async def compare_with_eager(context: args.Context, given: args.PairArguments) -> Record:
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
     if not (given.script or given.exported):
@@ -364,7 +355,7 @@ async def compare_with_eager(context: args.Context, given: args.CompareArguments
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    return await step(context, workload, exported, factor=given.tolerance_factor)
+    return await step(context, workload, exported)
 
 
 @operation(

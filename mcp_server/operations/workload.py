@@ -139,7 +139,7 @@ def package_workload(
 
 
 def exported_workload(
-    given: args.WorkloadArguments | args.DumpArguments | args.PairArguments | args.CompileArguments,
+    given: args.WorkloadArguments | args.PairArguments | args.CompileArguments,
 ) -> ExportedWorkload:
     around = _surroundings(given)
     exported = exported_file(given.exported, around["cwd"])

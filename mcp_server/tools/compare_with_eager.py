@@ -133,14 +133,12 @@ async def compare_with_eager(
     context: Context,
     workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
     exported: Path | None = None,
-    *,
-    factor: float = 1.0,
 ) -> ComparedWithEager:
     """Run package and program on the same inputs. Compare outputs, and judge each launch on correct inputs.
 
     A package needs `exported`, the program that it was compiled from. An exported program is compiled here. A
     script is run once, and its suspect call is used, with the updates of constants before it. Without inputs,
-    the program's example inputs are used. `factor` multiplies the tolerances (see `worker/compare.py`). A
+    the program's example inputs are used. A
     package without provenance does not say which nodes a launch carries out: then only outputs are compared.
     Repeated runs show if outputs vary, and runs with unset memory filled, if it is read. A run that fails is
     a result. Raise ProblemError for a missing program, or a script that calls no package that it compiled.
@@ -156,14 +154,14 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed=f"{argument('exported')} with a .pt2 of torch.export.save, or a script that compiles it",
         )
-    return await compare_pair(context, pair, factor)
+    return await compare_pair(context, pair)
 
 
-async def compare_pair(context: Context, pair: Pair, factor: float = 1.0) -> ComparedWithEager:
+async def compare_pair(context: Context, pair: Pair) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
     model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
     directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
-    request, notes, env = await _request(context, pair, flows, factor)
+    request, notes, env = await _request(context, pair, flows)
     if request["probes"] and flows.nodes:
         flow = await anyio.to_thread.run_sync(lambda: flows.of)
         request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
@@ -227,7 +225,7 @@ def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
 
 
 async def _request(
-    context: Context, pair: Pair, flows: LaunchFlows, factor: float
+    context: Context, pair: Pair, flows: LaunchFlows
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
     """Return the worker's request, notes and variables; no probes if the package cannot be rebuilt."""
     workload, model = pair.workload, flows.model
@@ -235,7 +233,6 @@ async def _request(
         **package_request(workload),
         "exported": pair.exported,
         "made_by": pair.made_by,
-        "factor": factor,
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
         "probes": True,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.launches import Launch, shim_operator
 from mcp_server.package.symbols import plain
@@ -27,7 +27,6 @@ from mcp_server.probes.build import with_probes
 from mcp_server.probes.commands import Instrumented
 from mcp_server.runtime.context import REPORT, Context, WorkerRun, stream_events
 from mcp_server.runtime.failure import read_failure
-from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Choice,
@@ -47,7 +46,7 @@ OPEN = 64  # launches that may not have ended yet
 
 async def dump_kernel_io(
     context: Context,
-    workload: PackageWorkload | ExportedWorkload,
+    workload: PackageWorkload,
     *,
     launches: Sequence[int] = (),
     kernels: Sequence[str] = (),
@@ -58,13 +57,10 @@ async def dump_kernel_io(
 ) -> KernelIO:
     """Run the call once and look at the chosen launches, by default at all.
 
-    Launch probes see every tensor and need no recompile; an exported program is compiled first, with
-    provenance. A call that fails is a result. Raise ProblemError for an invalid choice, missing inputs, or a
-    package that cannot be rebuilt.
+    Launch probes see every tensor and need no recompile. A call that fails is a result. Raise ProblemError
+    for an invalid choice, missing inputs, or a package that cannot be rebuilt.
     """
     check_inputs_given(workload)
-    if isinstance(workload, ExportedWorkload):
-        workload = await compiled_package(context, workload)
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     choice = Choice(launches, kernels, buffers).checked(model)
     bounds = await anyio.to_thread.run_sync(find_bounds, model)

@@ -78,7 +78,7 @@ class PackageTarget:
         `directory` gets the output.
         """
         journal = directory / "launches.jsonl"
-        env = {**env, **journal_environment(journal, True, None)}
+        env = {**env, **journal_environment(journal)}
         operation, request = "run", dict[str, object](run_request(self.workload))
         if self.rebuilt is not None:
             operation, env = "observe", {**self.rebuilt.environment, **env}

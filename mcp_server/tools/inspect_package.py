@@ -124,14 +124,10 @@ def _inspect(package: Path, asked: Mapping[str, Any], model_name: str | None, of
 
 
 def _answer(view: PackageView, asked: Mapping[str, Any]) -> _Answer:
-    """Answer about the one subject in `asked`.
-
-    An assertion may come with the kernel that printed it and the line (`generated_line`).
-    """
+    """Answer about the one subject in `asked`. An assertion may come with the kernel that printed it."""
     match asked:
         case {"assertion": text}:
-            line, kernel = asked.get("generated_line"), asked.get("kernel")
-            found = query.assertion_facts(view, text, line=line, kernel=kernel)
+            found = query.assertion_facts(view, text, kernel=asked.get("kernel"))
             note = query.ambiguity(found) if found else query.no_holder(view)
             return _Answer(found, (note,) if note else ())
         case {"launch": number}:

@@ -30,7 +30,7 @@ How = Literal["returned", "fault", "threw", "died", "between", "not_started", "n
 
 
 class LaunchRow(Record):
-    """One launch of the trace. `seconds` is host time; on CUDA it covers the kernel only in synchronous mode.
+    """One launch of the trace. `seconds` is host time, until the device has finished.
 
     `arguments` are one line each; `line` is in wrapper.cpp.
     """
@@ -58,7 +58,6 @@ class Trace(Record):
     launches: list[LaunchRow] = Field(default_factory=list)
     total: int = 0
     calls: int = 0
-    synchronous: bool
     failure: Failure | None = None
     package: Path
     environment: dict[str, str]
@@ -73,24 +72,21 @@ async def trace_launches(
     context: Context,
     workload: PackageWorkload,
     *,
-    sync: bool = True,
-    stop_at: int | None = None,
     calls: int = 1,
     cache: Cache | None = None,
 ) -> Trace:
     """Instrument the package, run it `calls` times, and read the journal of its launches.
 
     Without inputs nothing runs: the result has the instrumented package and its environment, for the user's
-    own host. `sync` waits for the device after each launch, so that a fault stops at the launch that caused
-    it; `stop_at` ends the run before that launch. Raise `ProblemError` if the package cannot be rebuilt.
+    own host. It waits for the device after each launch, so that a fault stops at the launch that caused it.
+    Raise `ProblemError` if the package cannot be rebuilt.
     """
     rebuilt = await with_probes(context, workload, cache=cache)
     journal_file = context.directory / "launches.jsonl"
-    environment = journal_environment(journal_file, sync, stop_at)
+    environment = journal_environment(journal_file)
     prepared = Trace(
         how="not_run",
         summary="The package is instrumented: load it instead of the original, with this environment.",
-        synchronous=sync,
         package=rebuilt.package,
         environment=environment,
         skipped=list(rebuilt.skipped),
@@ -123,7 +119,7 @@ async def trace_launches(
     return prepared.model_copy(
         update={
             "how": ending.how,
-            "summary": _summary(journal, last, done.finished, sync),
+            "summary": _summary(journal, last, done.finished),
             "last": last,
             "launches": rows[-ROWS:],
             "total": len(rows) + journal.forgotten,
@@ -135,13 +131,12 @@ async def trace_launches(
     )
 
 
-def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:
+def journal_environment(journal: Path) -> dict[str, str]:
     """Return the variables that make an instrumented package write its journal, in Python or a C++ host."""
-    stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
-    return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
+    return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": "1"}
 
 
-def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync: bool) -> str:
+def _summary(journal: Journal, last: LaunchRow | None, finished: Finished) -> str:
     """Say in one sentence where the journal ends, without a claim about the cause."""
     status = f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
     end = finished.signal or status
@@ -149,7 +144,6 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
         return f"No launch began; the process ended with {end}."
     where = f"launch {last.launch} ({last.kernel})"
     fault = journal.ending.launch.fault if journal.ending.launch else ""
-    later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be at fault."
     sentences = {
         "returned": f"All {counted(len(journal.launches), 'launch')} of "
         f"{counted(len(journal.calls), 'call')} returned.",
@@ -157,7 +151,7 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
         "threw": f"{capitalized(where)} raised an exception.",
         "between": f"The process ended with {end} after {where} had returned and before the next launch.",
     }
-    return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.{later}")
+    return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.")
 
 
 def _row(launch: JournalLaunch, known: Mapping[int, tuple[int, tuple[ModelLocation, ...]]]) -> LaunchRow:

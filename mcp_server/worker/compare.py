@@ -273,7 +273,7 @@ class Expected:
     terms: float = 1.0
 
 
-def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness:
+def measure(got: torch.Tensor, want: Expected) -> Closeness:
     """Measure how close a tensor is to the expected one. Elements are paired in row-major order."""
     device = got.device
     actual, eager, *runs = (
@@ -287,7 +287,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
     if not bool((torch.isfinite(eager) | ~torch.isfinite(exact)).all()):
         # Eager mode overflowed in this tensor. The order of its sums decides which elements overflow.
         error[(~torch.isfinite(actual) | torch.isnan(eager)) & torch.isfinite(exact)] = 0
-    allowed, coarse = _allowed(got, want, eager, runs, factor)
+    allowed, coarse = _allowed(got, want, eager, runs)
     ratio = error / allowed.clamp(min=1e-300)
     beyond = ratio > 1
     found.error, found.allowed, found.excess = _largest(error), _largest(allowed), _largest(ratio)
@@ -303,7 +303,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float = 1.0) -> Closeness
 
 
 def _allowed(
-    got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor], factor: float
+    got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tolerance of each element, and its tolerance if factors are rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
@@ -317,7 +317,7 @@ def _allowed(
     allowed = eps * size + summed * both + NEAR * moves(exact, [eager, *runs[1:]])
     if not runs:  # how far rounding moves the elements is unknown
         allowed = ROUNDINGS * eps * growth * both
-    return factor * allowed, factor * (allowed + ROUNDINGS * TF32_EPS * growth * both)
+    return allowed, allowed + ROUNDINGS * TF32_EPS * growth * both
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:

@@ -49,14 +49,14 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     outputs = expected.outputs
     if request.get("eager_outputs"):
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
-    bench, factor = Bench(request, leaves, report), request.get("factor", 1.0)
+    bench = Bench(request, leaves, report)
     constants = ComparedConstants(constants_of(module), dict(names), report)
     made = bench.run("first", marks("first", report, constants=constants))
     first = [*map(checksum, made)]
-    report_outputs(made, outputs, factor, report)
+    report_outputs(made, outputs, report)
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
-        judge = Judge(graph, expected.nodes, graph.own_values(leaves), names, request["flow"], factor, report)
+        judge = Judge(graph, expected.nodes, graph.own_values(leaves), names, request["flow"], report)
         judge.outputs(bench.run("judged", judge.take), outputs)
     second = [*map(checksum, bench.run("second", marks("second", report)))]
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
@@ -175,12 +175,12 @@ class ComparedConstants:
                 self.report.event(events.ConstantDiffers(fqn, launch, elements, different))
 
 
-def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: float, report: Report) -> None:
+def report_outputs(got: list[torch.Tensor], wanted: list[Expected], report: Report) -> None:
     report.event(events.CountedOutputs(len(got), len(wanted)))
     for place, (have, want) in enumerate(zip(got, wanted)):
         found = Closeness()
         if have.shape == want.eager.shape:
-            found = measure(have, want, factor)
+            found = measure(have, want)
         layouts = [f"{each.dtype} {list(each.shape)}" for each in (want.eager, have)]
         if layouts[0] != layouts[1]:
             report.event(events.OutputCompared(place, "layout", found, layouts))
@@ -250,7 +250,6 @@ class Judge:
     own: Mapping[str, Expected]
     constants: Mapping[str, str]
     flow: Mapping[str, LaunchFlow]
-    factor: float
     report: Report
     copies: dict[str, str] = field(default_factory=dict)  # by tensor: the target of the node copied into it
 
@@ -273,7 +272,7 @@ class Judge:
         """Report `judged_outputs`: whether the outputs are right after all launches had correct inputs."""
         pairs = list(zip(got, wanted))
         shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
-        right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
+        right = shaped and all(measure(have, want).within for have, want in pairs)
         self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
@@ -288,7 +287,7 @@ class Judge:
         whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
         found = self._matching(tensor, whole) or self._matching(tensor, taken)
         if found is None and len(whole) == 1:
-            return Judged(whole[0], measure(tensor, whole[0].want, self.factor))
+            return Judged(whole[0], measure(tensor, whole[0].want))
         same_size = [one for one in candidates if one.want.eager.numel() == tensor.numel()]
         copied = self.graph.copied([launch, *readers], self.own, tensor.shape)
         found = found or self._matching(tensor, [*shaped, *same_size, *copied])
@@ -302,7 +301,7 @@ class Judge:
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
         """Return the nearest candidate within the tolerance. None if there is none."""
-        measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
+        measured = [(measure(tensor, one.want), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
         return None if best is None else Judged(best[1], best[0])

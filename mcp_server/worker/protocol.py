@@ -389,7 +389,7 @@ class LaunchFlow(TypedDict):
 
 
 class CompareLaunchesRequest(ExportedRequest, total=False):
-    """`package` has probes, unless `probes` is false. `factor` multiplies the tolerance.
+    """`package` has probes, unless `probes` is false.
 
     `nodes`: {launch: names of nodes that it carries out}. `unset`: {launch: names of tensors that nothing
     writes before it}. `steps`: captured updates of constants, for the package and the program. `constants`:
@@ -398,7 +398,6 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     """
 
     probes: bool
-    factor: float
     nodes: dict[str, list[str]]
     unset: dict[str, list[str]]
     steps: list[Step]

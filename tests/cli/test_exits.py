@@ -455,7 +455,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("diagnose", script="x.py", package="broken.pt2"), RESULT, "more than one workload given"),
     (tool("diagnose", script="x.py", inputs="x.py"), RESULT, "does not apply to this script"),
     (tool("check_devices", inputs=[SPEC]), RESULT, "inputs are given without a package"),
-    (tool("dump_kernel_io"), RESULT, "give one model"),
+    (tool("dump_kernel_io"), RESULT, "no package given"),
     (tool("compare_with_eager", package="broken.pt2"), RESULT, "nothing to compare with"),
     (tool("reduce"), RESULT, "no model given"),
     (tool("explain_error"), RESULT, "give the error either as"),

@@ -208,7 +208,7 @@ def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
     case.runs["plain"] = plain
     place = {"launch": 1, "sequence": 2, "call": 0, "kernel": "k", "line": 7}
     row = {**place, "state": "open", "seconds": None, "arguments": ["x"]}
-    told = {"how": how, "summary": "It ended in launch 1.", "last": row, "synchronous": True}
+    told = {"how": how, "summary": "It ended in launch 1.", "last": row}
     paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
     case.trace = Trace.model_validate({**told, **paths})
     return case

@@ -340,7 +340,7 @@ def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
     base = {"call": 0, "kernel": "k", "line": 7, "state": "done", "seconds": 0.1, "arguments": []}
     rows = [{**base, "launch": number, "sequence": place} for place, number in enumerate(numbers)]
     paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
-    facts = {"how": "died", "summary": "", "last": rows[-1], "launches": rows, "synchronous": True}
+    facts = {"how": "died", "summary": "", "last": rows[-1], "launches": rows}
     case.trace = Trace.model_validate({**facts, **paths, "total": 9000})
     return case
 

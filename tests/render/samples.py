@@ -91,9 +91,7 @@ VERDICT = Verdict(
         not_for_shipping="A test, not the fix: row 3 would be scored with row 999.",
     ),
     next_steps=[
-        NextStep(
-            why="see the launches", tool="trace_launches", arguments={"package": "a b.pt2", "sync": False}
-        ),
+        NextStep(why="see the launches", tool="trace_launches", arguments={"package": "a b.pt2", "calls": 2}),
         NextStep(
             why="make the call with random inputs",
             tool="diagnose",

@@ -120,15 +120,6 @@ def test_the_wrong_launch_is_named_with_its_weight(
 
 
 @thorough
-def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
-    """The caller chooses the factor."""
-    package = zoo("norms")
-    workload = PackageWorkload(package=package, inputs=package.with_name("norms.inputs.pt"))
-    result = compared(tmp_path, workload, other_weights, factor=1000)
-    assert result.outcome == "agrees" and result.outputs[0].agreement == "rounding"
-
-
-@thorough
 def test_without_provenance_only_outputs_are_judged(
     zoo: ZooPackage, tmp_path: Path, other_weights: Path
 ) -> None:

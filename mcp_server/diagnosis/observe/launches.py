@@ -74,7 +74,7 @@ class TraceLaunches(Observation, seconds=14, best=NEEDED, alone=True):
             # A trace of a call that hangs would be lost if the budget cut it short.
             limit_s = max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
             workload = workload.model_copy(update={"timeout_s": limit_s, "env": env})
-        case.trace = await trace_launches(context, workload, sync=True)
+        case.trace = await trace_launches(context, workload)
 
 
 class LocateFault(Observation, seconds=20, best=NEEDED, alone=True):
