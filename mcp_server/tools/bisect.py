@@ -145,8 +145,8 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
 class Search:
     """Switches off all decisions of a kind, one kind after another, in a small program with `operators`.
 
-    The first kind without which the failure disappears is narrowed down; `also` are others. `listed` are the
-    decisions that were taken, by kind and key; `named` are those behind the failure.
+    The first kind without which the failure disappears is narrowed down. `listed` are the decisions that were
+    taken, by kind and key; `named` are those behind the failure.
     """
 
     context: Context
@@ -157,7 +157,6 @@ class Search:
     listed: dict[Kind, dict[str, events.Decision]] = field(default_factory=dict)
     waves: dict[Kind, Wave] = field(default_factory=dict)
     named: list[events.Decision] = field(default_factory=list)
-    also: list[Kind] = field(default_factory=list)
     single_passes: bool = False
 
     async def run(self) -> str:
@@ -168,14 +167,13 @@ class Search:
             return "the reproduction did not fail again"
         self.single_passes = bool(switched(taken.runs, SINGLE_PASSES))
         self._list(taken.runs[()])
-        found: Names = ()
         for kind, wave in self.waves.items():
             names = tuple(self.listed[kind])
+            found = await fewest(names, (), most_children(), wave.run) if names else ()
             if found:
-                self.also += [kind] if names and await wave.run([names]) == ["gone"] else []
-            elif names and (found := await fewest(names, (), most_children(), wave.run)):
                 self.named = [self.listed[kind][name] for name in found]
-        if not found:
+                break
+        if not self.named:
             return "the failure stays whatever option, pass, decomposition or lowering is switched off"
         if await taken.run([()]) != ["same"]:
             return "the failure did not return when everything was switched on again"
@@ -267,7 +265,6 @@ def _result(
         summary=summary,
         failure=failure,
         decisions=decisions,
-        also=search.also,
         workaround=workaround,
         experiments=[*tried.experiments, *search.experiments],
         compiles=tried.compiles + len(search.experiments),

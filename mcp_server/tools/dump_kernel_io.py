@@ -96,7 +96,6 @@ async def dump_kernel_io(
         left_out=max(0, found.count - shown),
         notes=_notes(instrumented, run, model),
         failure=None if stopped else read_failure(run.finished),
-        table=context.artifact(found.table, "table of all launches"),
         json_file=context.artifact(found.json_file, "all launches"),
         log=context.artifact(run.finished.output, "output of the run"),
         cost=context.cost.cost(),

@@ -1,4 +1,4 @@
-"""What the launches of one call read and wrote: records, a table for a person, and the first bad value.
+"""What the launches of one call read and wrote: records, and the first bad value.
 
 Launches are read one by one and not kept: a call may have a hundred thousand.
 """
@@ -115,8 +115,8 @@ class KernelIO(Record):
     """The outcome of `dump_kernel_io`.
 
     `launches` lists those with bad values first, then the others in order, up to the requested number.
-    `json_file` has all of them, and `table` has them as a table. `last_launch` is where the call ended, if it
-    did not return. `stopped` means that it was ended on purpose, at the first bad value.
+    `json_file` has all of them. `last_launch` is where the call ended, if it did not return. `stopped` means
+    that it was ended on purpose, at the first bad value.
     """
 
     returned: bool
@@ -128,48 +128,9 @@ class KernelIO(Record):
     left_out: int = 0
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
-    table: Artifact | None = None
     json_file: Artifact | None = None
     log: Artifact
     cost: Cost
-
-
-_FIGURES = ("nan", "inf", "zero", "min", "max", "mean")
-HEAD = ("", "argument", "when", "role", "dtype", "shape", *_FIGURES, "first bad")
-
-
-def block(launch: LaunchValues) -> str:
-    """Format a launch as aligned lines; `!` marks an argument with bad values."""
-    number = "" if launch.launch is None else f"launch {launch.launch} "
-    lines = [f"{number}{launch.kernel}"]
-    lines += [f"    {place.file}:{place.line}: {place.code}" for place in launch.locations[:3]]
-    rows = [HEAD, *(_row(argument) for argument in launch.arguments)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  " + "  ".join(cells).rstrip())
-    if launch.not_shown:
-        lines.append(f"    not shown: {', '.join(launch.not_shown)}")
-    return "\n".join([*lines, "", ""])
-
-
-def _row(argument: ArgumentValues) -> tuple[str, ...]:
-    shape = "x".join(map(str, argument.shape)) if argument.shape is not None else argument.value
-    element = argument.outside or argument.non_finite
-    bad = f"{element.value}{element.place}" if element is not None else ""
-    if argument.outside is not None and argument.bound:
-        bad += f" not in {argument.bound}"
-    return (
-        "!" if argument.bad else " ",
-        argument.name,
-        argument.when,
-        "unset memory" if argument.uninitialised else argument.role,
-        argument.dtype,
-        shape or "scalar",
-        *("" if count is None else str(count) for count in (argument.nan, argument.inf, argument.zero)),
-        *("" if n is None else f"{n:.6g}" for n in (argument.min, argument.max, argument.mean)),
-        bad,
-    )
 
 
 def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
@@ -350,38 +311,36 @@ def unset_arguments(model: PackageView) -> dict[int, list[str]]:
 class Overview:
     """`shown` lists the first of `count` chosen launches, those with bad values before the others.
 
-    `table` and `json_file` contain all chosen launches; `first_bad` and `last` cover all launches.
+    `json_file` contains all chosen launches; `first_bad` and `last` cover all launches.
     """
 
     first_bad: FirstBad | None
     last: LaunchValues | None
     shown: list[LaunchValues]
     count: int
-    table: Path
     json_file: Path
 
 
 def overview(
     launches: Iterable[LaunchValues], model: PackageView, choice: Choice, folder: Path, most: int
 ) -> Overview:
-    """Write `kernel_io.txt` and `kernel_io.json` to `folder`, and keep at most `most` launches."""
+    """Write `kernel_io.json` to `folder`, and keep at most `most` launches."""
     last: LaunchValues | None = None
     count = 0
     bad: list[LaunchValues] = []
     good: list[LaunchValues] = []
-    table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
+    json_file = folder / "kernel_io.json"
 
     def written() -> Iterator[LaunchValues]:
-        """Yield all launches. Write each chosen one to both files."""
+        """Yield all launches. Write each chosen one to the file."""
         nonlocal last, count
-        with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
+        with json_file.open("w", encoding="utf-8") as items:
             items.write("[")
             for last in launches:
                 yield last
                 chosen = choice.of(last)
                 if chosen is None:
                     continue
-                rows.write(block(chosen))
                 items.write((",\n" if count else "\n") + chosen.model_dump_json(indent=1))
                 count += 1
                 kind = bad if chosen.bad else good
@@ -390,4 +349,4 @@ def overview(
             items.write("\n]\n")
 
     first_bad = find_first_bad(written(), model)
-    return Overview(first_bad, last, [*bad, *good][:most], count, table, json_file)
+    return Overview(first_bad, last, [*bad, *good][:most], count, json_file)

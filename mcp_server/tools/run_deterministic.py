@@ -11,6 +11,7 @@ from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Command
+from mcp_server.logs.facts import LastLaunch
 from mcp_server.model import (
     Artifact,
     CommandWorkload,
@@ -39,19 +40,15 @@ FLAGS = {**CACHING_OFF, **BLOCKING, **CHECK_INPUTS}
 Pattern = Literal["clean", "stable", "flaky", "varying"]
 
 
-class LastLaunchSeen(Record):
-    """The last launch that a value printer announced and did not report as done. `line` is in the log."""
-
-    kernel: str
-    line: int
-
-
 class RepeatedRun(Record):
-    """One run. `checksums` are of the outputs of its last call, if the worker made the call."""
+    """One run. `checksums` are of the outputs of its last call, if the worker made the call.
+
+    `last_launch` was announced by a value printer, and not reported as done; its line is in the log.
+    """
 
     number: int
     failure: Failure | None
-    last_launch: LastLaunchSeen | None = None
+    last_launch: LastLaunch | None = None
     phase: str = ""
     nonfinite: bool = False
     checksums: list[str] = Field(default_factory=list)
@@ -140,12 +137,11 @@ async def _run(context: Context, workload: Workload, number: int, env: Mapping[s
             timeout_s=workload.timeout_s,
         )
         finished = await context.run(command, f"repeat-{number}", runs=1)
-    launch = read_output(finished.output).last_launch
     outputs = called.outputs if called else []
     return RepeatedRun(
         number=number,
         failure=read_failure(finished),
-        last_launch=LastLaunchSeen(kernel=launch.kernel, line=launch.line) if launch else None,
+        last_launch=read_output(finished.output).last_launch,
         phase=phase,
         nonfinite=any(output.not_finite for output in outputs),
         checksums=[output.checksum for output in outputs if output.checksum is not None],

@@ -109,15 +109,13 @@ class Experiment(Record):
 class Bisected(Record):
     """What makes the program fail: `decision` (a fault of the compiler), `rounding` (no fault), or not found.
 
-    `also` are other kinds of decision whose absence hides the failure. `report` is a text for PyTorch's issue
-    tracker.
+    `report` is a text for PyTorch's issue tracker.
     """
 
     outcome: Outcome
     summary: str
     failure: FailureShown
     decisions: list[Decision] = Field(default_factory=list)
-    also: list[Kind] = Field(default_factory=list)
     workaround: Workaround | None = None
     experiments: list[Experiment] = Field(default_factory=list)
     compiles: int

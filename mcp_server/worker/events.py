@@ -429,13 +429,12 @@ class OfNode(Event):
 
 
 class NodeRaised(OfNode):
-    """An operator raised. Of the nodes from which its integer inputs are computed, `behind` are those with a
-    value that is not finite, `overflowed` those with integers that do not fit their dtype.
+    """An operator raised. `overflowed` are the nodes from which its integer inputs are computed, and whose
+    integers do not fit their dtype.
     """
 
     text: str
     type: str = ""
-    behind: list[str] = field(default_factory=list)
     overflowed: list[str] = field(default_factory=list)
 
 

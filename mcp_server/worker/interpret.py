@@ -180,9 +180,8 @@ class Watcher(torch.fx.Interpreter):
                 if _OF_RANGE.search(str(error)):  # go on, to see results outside the range, too
                     return None
             else:
-                integers = self._behind(n)
-                bad, wrapped = (sorted(integers & names) for names in (self.bad, self.overflowed))
-                self._report(events.NodeRaised, n, behind=bad, overflowed=wrapped, **facts(error))
+                wrapped = sorted(self._behind(n) & self.overflowed)
+                self._report(events.NodeRaised, n, overflowed=wrapped, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1

@@ -98,43 +98,17 @@ def summary(flat: torch.Tensor) -> TensorFacts:
     ends: list[Any] = []
     total = 0.0
     for part in flat.split(CHUNK):
-        quick = _quick(part)
-        if quick is not None:
-            zero += part.numel() - quick[3]
-        else:
-            nan += int(torch.isnan(part).sum())
-            inf += int(torch.isinf(part).sum())
-            zero += int((part == 0).sum())
-            part = part[torch.isfinite(part)] if not part.is_complex() else part[:0]
-            quick = _quick(part) if part.numel() else None
-        if quick is not None:
-            ends += quick[:2]
-            total += quick[2]
-            count += part.numel()
+        bad = [int(mask.sum()) for mask in (torch.isnan(part), torch.isinf(part))]
+        nan, inf, zero = nan + bad[0], inf + bad[1], zero + int((part == 0).sum())
+        finite = part[torch.isfinite(part)] if any(bad) else part
+        if finite.numel() and not part.is_complex():
+            ends += [end.item() for end in torch.aminmax(finite)]
+            total += float(finite.sum(dtype=torch.float64))
+            count += finite.numel()
     found = TensorFacts(nan=nan, inf=inf, zero=zero)
     if count:
         found.min, found.max, found.mean = min(ends), max(ends), total / count
     return found
-
-
-def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Return minimum, maximum, sum and nonzero count. None for complex values, and if one is not finite."""
-    if part.is_complex():
-        return None
-    low, high = torch.aminmax(part)
-    total = part.sum(dtype=torch.float64)
-    if not part.is_floating_point():
-        exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
-        return exact[0], exact[1], float(total), exact[2]
-    if part.device.type == "cpu" and part.dtype in (torch.float32, torch.float64):
-        signs = part.sign()  # faster than count_nonzero: a dot product, exact up to 2^24
-        nonzero = torch.dot(signs, signs)
-    else:
-        nonzero = torch.count_nonzero(part)
-    facts = torch.stack([low.double(), high.double(), total, nonzero.double()]).tolist()
-    if not (math.isfinite(facts[0]) and math.isfinite(facts[1])):
-        return None
-    return facts[0], facts[1], facts[2], int(facts[3])
 
 
 MOST_SEEN = 10_000  # summaries kept

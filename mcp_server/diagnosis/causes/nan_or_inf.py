@@ -154,8 +154,8 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     made = first.launch if first.kind == "kernel" else None
     inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
     behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 and case.origin is None else ""
-    table = case.kernel_io.table if case.kernel_io is not None else None
-    evidence = [seen("dump_kernel_io", first.summary, table.uri if table is not None else "")]
+    launches = case.kernel_io.json_file if case.kernel_io is not None else None
+    evidence = [seen("dump_kernel_io", first.summary, launches.uri if launches is not None else "")]
     if inputs:
         evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
     own = case.by_source.by_launch if case.by_source is not None else ()
