@@ -12,7 +12,9 @@ import re
 import shlex
 import shutil
 import stat
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +135,8 @@ def package_workload(
     else:
         package = package_file(given.package, around["cwd"], model.get("model_name"))
     inputs = inputs_of(given.inputs, around["cwd"])
+    if isinstance(inputs, Path):
+        _check_tensors(inputs, package, model.get("model_name"))
     return PackageWorkload(
         package=package, inputs=inputs, extra_imports=given.extra_imports, **model, **around
     )
@@ -415,6 +419,24 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
     for place, spec in enumerate(specs):
         _check_spec(f"inputs[{place}]", spec)
     return specs
+
+
+def _check_tensors(inputs: Path, package: Path, model_name: str | None) -> None:
+    """Raise ProblemError for a file without tensors if the package takes some."""
+    from mcp_server.package.archive import open_package  # imported late, so the server starts fast
+    from mcp_server.package.mismatch import taken
+
+    # A zip of torch.save has a member `data/N` for each storage.
+    with suppress(OSError, zipfile.BadZipFile, PackageError), zipfile.ZipFile(inputs) as saved:
+        names = saved.namelist()
+        if any("/data/" in name for name in names) or not any(name.endswith("/data.pkl") for name in names):
+            return
+        if takes := taken(open_package(package, model_name).inputs):
+            line = f'torch.save([x1, x2], "{inputs.name}") in your program, right before the failing call'
+            what = f"the {_said('inputs')} holds no tensors"
+            raise ProblemError(
+                what, value=str(inputs), allowed=f"what the package takes: {takes}", next_call=line
+            )
 
 
 def _check_spec(where: str, spec: TensorSpec) -> None:

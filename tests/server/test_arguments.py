@@ -22,6 +22,7 @@ from mcp_server.operations.table import question_of
 from mcp_server.operations.workload import paired_model, symptom_of
 from mcp_server.runtime.context import Context
 from mcp_server.server.app import GUIDES, make_server
+from tests.package.archives import write
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 from tests.support.tools import BY_NAME, asked
@@ -106,6 +107,13 @@ def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
     """A compiled package passed as an exported program is rejected, with the way to export one."""
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
     assert problem.next_call.startswith("torch.export.save(")
+
+
+def test_inputs_without_tensors(context: Context, zoo: Any, tmp_path: Path) -> None:
+    """A file of torch.save that holds no tensors is rejected before anything runs."""
+    file = str(write(tmp_path / "ints.pt", {"ints/data.pkl": b""}))
+    problem = refused(context, "diagnose", package=zoo("ranker"), inputs=file)
+    assert "holds no tensors" in problem.what and "args[0] int64" in problem.allowed
 
 
 def test_questions() -> None:
