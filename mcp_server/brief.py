@@ -100,13 +100,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     if eager_in_words(verdict):
         yield Line("text", eager_in_words(verdict))
     proven = verdict.outcome == "fault" and verdict.confidence == "proven"
-    if verdict.outcome != "no_fault" and not proven:
-        # Facts that are not in the summary. A fact that is part of a longer one is left out.
-        told = verdict.summary.lower()
-        untold = (each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told)
-        facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
-        whole = [text for text in facts if not any(text in other and text != other for other in facts)]
-        yield from _labelled("Observed", whole[:MOST_KNOWN])
+    yield from _labelled("Observed", _observed(verdict, proven))
     yield from _where(verdict)
     if verdict.fix:
         yield from _fix(verdict.fix)
@@ -122,11 +116,23 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     yield from _more(verdict, in_shell)
 
 
+def _observed(verdict: Verdict, proven: bool) -> list[str]:
+    """Facts that are not in the summary: of a refusal its text, of an experiment none."""
+    if verdict.outcome == "no_fault" or (proven and verdict.confirmed):
+        return []
+    # A fact that is part of a longer one is left out.
+    shown = (each for each in verdict.evidence if not proven or each.step == "read_log")
+    untold = (e.fact for e in shown if e.fact.rstrip(".").lower() not in verdict.summary.lower())
+    facts = dict.fromkeys(_TIMES.sub("", fact) for fact in untold)
+    whole = [text for text in facts if not any(text in other and text != other for other in facts)]
+    return whole[: 1 if proven else MOST_KNOWN]
+
+
 def title_of(verdict: Verdict) -> str:
     """Format the title: `FAULT  NaN in output 0  (proven)`."""
     surely = {"fault": verdict.confidence, "no_fault": HEALTHY.get(verdict.confidence)}.get(verdict.outcome)
-    words = verdict.headline or (verdict.category or "").replace("_", " ")
-    words = "" if verdict.outcome == "no_fault" else words
+    known = verdict.headline or (verdict.category or "").replace("_", " ")
+    words = known if verdict.outcome != "no_fault" else ""
     how = f"({surely})" if surely else ""
     return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words, how))))
 
@@ -185,9 +191,7 @@ def _place(party: Component) -> str:
     numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
     if party.launch_index is None or not numbers:
         return shown
-    several = list(dict.fromkeys(numbers))
-    which = "both" if len(several) == 1 else "all of them"
-    return f"{shown}  (or line {', '.join(several)}: one kernel computes {which})"
+    return f"{shown}  (or line {', '.join(dict.fromkeys(numbers))}: one kernel computes them all)"
 
 
 def _fix(fix: Fix) -> Iterator[Line]:

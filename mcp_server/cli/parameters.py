@@ -100,13 +100,12 @@ class Sectioned(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
         options = {each.name: row for each, row in shown if row and each.param_type_name == "option"}
-        changes = _CHANGES if "changes" in options else []
         sections = {"Arguments": [row for each, row in shown if row and each.param_type_name == "argument"]}
         sections["Options"] = []
         for title, names in SECTIONS.items() if len(options) > LONG else ():
             sections[title] = [options.pop(name) for name in names if name in options]
         sections["Options"] = [*options.values()]
-        sections[f"Forms of a change: {OF_INPUT}, and ACTION is"] = changes
+        sections[f"Forms of a change: {OF_INPUT}, and ACTION is"] = _CHANGES if "changes" in options else []
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):

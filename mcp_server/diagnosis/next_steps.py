@@ -156,16 +156,13 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
+        of_package = isinstance(case.workload, PackageWorkload)
         step = _program_step("if calls fail only inside your program, diagnose that program", case)
-        first = [step] if isinstance(case.workload, PackageWorkload) else []
-        if case.symptom.seen is not None:
-            return first
-        if case.outputs_nan:
+        slow = _with_symptom("slow", "if a call is too slow, find what costs time", case.workload)
+        first = [step] if of_package else []
+        if case.symptom.seen is None and case.outputs_nan:
             first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
-        return [
-            *first,
-            _with_symptom("slow", "if a call is too slow, find what costs time", case.workload),
-        ]
+        return [*first, slow] if of_package and case.symptom.seen is None else first
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs are wrong for no visible reason. The exported program or the right weights show the cause.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}

@@ -68,6 +68,8 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
         return _non_finite(case) or "cause not known"
     if category == "script_error" and case.taken is not None:
         return "the host died outside of the package"
+    if case.package_error is not None and case.package_error.slug == "missing_file":
+        return "no such package"
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
         return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category][0])

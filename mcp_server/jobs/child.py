@@ -126,10 +126,6 @@ def looks_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
-def is_allowed(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for patterns, _ in ALLOWED for pattern in patterns)
-
-
 def check_variable(name: str, value: str) -> None:
     """Raise ProblemError for a name or value that execve(2) rejects."""
     if not _NAME.fullmatch(name):
@@ -158,7 +154,8 @@ def child_environment(
     inherited = {
         name: value
         for name, value in (_environment() if parent is None else parent).items()
-        if is_allowed(name) and not looks_secret(name, value)
+        if any(fnmatchcase(name, pattern) for patterns, _ in ALLOWED for pattern in patterns)
+        and not looks_secret(name, value)
     }
     dropped = set(unset) - set(asked)
     merged = {**inherited, **ALWAYS, **asked}

@@ -154,11 +154,12 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
     what = "the kernel that the tool names"
     if not named:
-        # Library code is suspected only if the fault is known to be inside a call of the package: racecheck
-        # prints no stack, and kernels launched by Python code have only Python frames.
+        # Library code (ATen, custom operators) is suspected only if the fault is known to be inside a call of
+        # the package: racecheck prints no stack, and kernels launched by Python code have only Python frames.
         in_call = access.launch_offset is not None or evidence.journal is not None
         has_stack = bool(access.kernel) or access.tool == "native"
-        named = foreign_launches(view) if in_call and has_stack else []
+        foreign = [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
+        named = foreign if in_call and has_stack else []
         what = "code that the package only calls"
     if not named:
         how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
@@ -199,8 +200,3 @@ def named_launches(view: PackageView, access: Access) -> list[int]:
         kernels = view.kernels_of_file(access.file)
         launches = [n for n in launches if n.kernel in kernels] or launches
     return [n.index for n in launches]
-
-
-def foreign_launches(view: PackageView) -> list[int]:
-    """List the launches that run code outside the package: ATen, a library, a custom operator."""
-    return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]

@@ -46,7 +46,6 @@ _FILES = {
     "exported": ("exported program", "a .pt2 of torch.export.save"),
     "command": ("program", "an executable file"),
 }
-KINDS = tuple(_FILES)
 
 # The kinds of workload to which an optional argument applies.
 APPLIES_TO = {
@@ -73,7 +72,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
         what = f"{argument('exported')} is the reference of a package, and a script exports its own"
         raise ProblemError(what, value=given.script, allowed=allowed)
     if len(kinds) != 1:
-        allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
+        allowed = "exactly one of " + ", ".join(kind for kind in args.WORKLOADS if hasattr(given, kind))
         what = "more than one workload given" if kinds else "no workload given"
         raise ProblemError(what, value=", ".join(kinds) if kinds else None, allowed=allowed)
     for name, fitting in APPLIES_TO.items():
@@ -95,7 +94,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
 
 
 def chosen_kinds(given: args.ProgramArguments) -> list[str]:
-    return [kind for kind in KINDS if getattr(given, kind, None)]
+    return [kind for kind in args.WORKLOADS if getattr(given, kind, None)]
 
 
 def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
@@ -422,21 +421,17 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
 
 
 def _check_tensors(inputs: Path, package: Path, model_name: str | None) -> None:
-    """Raise ProblemError for a file without tensors if the package takes some."""
+    """Raise ProblemError for a file of torch.save without a tensor, if the package takes some."""
     from mcp_server.package.archive import open_package  # imported late, so the server starts fast
     from mcp_server.package.mismatch import taken
 
-    # A zip of torch.save has a member `data/N` for each storage.
     with suppress(OSError, zipfile.BadZipFile, PackageError), zipfile.ZipFile(inputs) as saved:
-        names = saved.namelist()
-        if any("/data/" in name for name in names) or not any(name.endswith("/data.pkl") for name in names):
-            return
-        if takes := taken(open_package(package, model_name).inputs):
+        parts = {name.split("/")[1] for name in saved.namelist() if "/" in name}  # in `data`, storages
+        takes = "" if "data" in parts else taken(open_package(package, model_name).inputs)
+        if takes and "data.pkl" in parts:
             line = f'torch.save([x1, x2], "{inputs.name}") in your program, right before the failing call'
             what = f"the {_said('inputs')} holds no tensors"
-            raise ProblemError(
-                what, value=str(inputs), allowed=f"what the package takes: {takes}", next_call=line
-            )
+            raise ProblemError(what, value=str(inputs), allowed=f"the tensors {takes}", next_call=line)
 
 
 def _check_spec(where: str, spec: TensorSpec) -> None:

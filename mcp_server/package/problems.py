@@ -117,7 +117,8 @@ def check_is_zip(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(64)
     except FileNotFoundError as error:
-        raise PackageError("missing_file", f"{path} does not exist") from error
+        fix = "give the path of a package that is there, or compile it there first"
+        raise PackageError("missing_file", f"{path} does not exist", next_call=fix) from error
     except OSError as error:
         raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
     if not head:

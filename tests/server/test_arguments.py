@@ -103,17 +103,13 @@ def test_a_program_is_the_reference_of_its_package(context: Context, folder: Pat
     assert "more than one workload given" in str(refused(context, "run_deterministic", **pair))
 
 
-def test_a_compiled_package_as_exported(context: Context, zoo: Any) -> None:
-    """A compiled package passed as an exported program is rejected, with the way to export one."""
+def test_a_compiled_package_as_exported(context: Context, zoo: Any, tmp_path: Path) -> None:
+    """A compiled package as an exported program, and inputs without tensors, are refused with a way out."""
+    empty = str(write(tmp_path / "ints.pt", {"ints/data.pkl": b""}))
+    problem = refused(context, "diagnose", package=zoo("ranker"), inputs=empty)
+    assert "holds no tensors" in problem.what and "args[0] int64" in problem.allowed
     problem = refused(context, "run_deterministic", exported=zoo("ranker"))
     assert problem.next_call.startswith("torch.export.save(")
-
-
-def test_inputs_without_tensors(context: Context, zoo: Any, tmp_path: Path) -> None:
-    """A file of torch.save that holds no tensors is rejected before anything runs."""
-    file = str(write(tmp_path / "ints.pt", {"ints/data.pkl": b""}))
-    problem = refused(context, "diagnose", package=zoo("ranker"), inputs=file)
-    assert "holds no tensors" in problem.what and "args[0] int64" in problem.allowed
 
 
 def test_questions() -> None:

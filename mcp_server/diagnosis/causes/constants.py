@@ -103,10 +103,7 @@ def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
     read = {each.constant.fqn: each for each in case.constants_read or ()}
     alike = {name: (each.constant.dtype, each.constant.shape) for name, each in read.items()}
     return [
-        {
-            "exchanged": each,
-            "updates": [_own(read[source], name, 1.0) for name, source in each.items()],
-        }
+        {"exchanged": each, "updates": [_own(read[source], name, 1.0) for name, source in each.items()]}
         for each in _exchanges(alike)
     ]
 

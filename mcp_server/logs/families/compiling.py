@@ -265,7 +265,7 @@ TABLE.cause(
     "A library that the linker needs is missing, or is for another architecture or format.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     names=(Naming("-l{library}"), Naming("linker", "{detail}")),
-    fix="install what the linker looks for, or build with a compiler that does not ask for it",
+    fix="install what the linker looks for, put its folder on LIBRARY_PATH, or leave it out of the link options",
 )
 TABLE.cause(
     "linker_shim",
@@ -323,7 +323,7 @@ TABLE.cause(
     "No usable compiler was found.",
     "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
     names=(Naming("{program}"), Naming("{compiler}"), Naming("{missing}"), Naming("C++ compiler")),
-    fix="install a C++ compiler, or set CXX to one that exists",
+    fix="install a C++ compiler, or name one that exists: in CXX, or in torch._inductor.config.cpp.cxx if the program sets it",
 )
 TABLE.cause(
     "ptxas_old",

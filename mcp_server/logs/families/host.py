@@ -328,6 +328,7 @@ TABLE.error(
     "ModuleNotFoundError: No module named 'fastparquet'",
     guide=BUILD_GUIDE,
     names=Naming("module {module}", kind="environment"),
+    fix="install {module} in this interpreter, or use the one that has it (`python`)",
 )
 TABLE.consequence(
     "child_failed",

@@ -30,11 +30,6 @@ from .journal import Journal
 from .streams import Snapshot, Streams, storage_of
 
 
-def owner_of(leaf: Any) -> Any:
-    """Return the tensor of which this one is a view, or the tensor itself if it is no view."""
-    return leaf if leaf._base is None else leaf._base
-
-
 def version_of(leaf: Any) -> int:
     """Return the version count. 0 for tensors of inference mode, which have none."""
     return 0 if leaf.is_inference() else int(leaf._version)
@@ -144,7 +139,8 @@ class Aliases:
         """Return the memory of the inputs of a call, without keeping it alive."""
         found: list[Optional[InputMemory]] = []
         for leaf in leaves:
-            address, owner = address_of(leaf), owner_of(leaf)
+            address = address_of(leaf)
+            owner = leaf if leaf._base is None else leaf._base  # the tensor of which this one is a view
             watched = bool(address) and not leaf.is_inference()
             found.append(InputMemory(address, weakref.ref(owner), version_of(owner)) if watched else None)
         return found
