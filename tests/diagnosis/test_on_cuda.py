@@ -274,7 +274,7 @@ def test_a_wait_is_added_around_the_block_of_a_stream(
     lines = text.split("\n")
     if line is not None:
         lines.insert(line[0] - 1, line[1])
-    assert corrections.WAITS[kind](text) == ("\n".join(lines) if line else "")
+    assert corrections.LACKS[kind](text) == ("\n".join(lines) if line else "")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,15 @@ def test_a_wait_is_added_around_the_block_of_a_stream(
 def test_a_package_for_a_graph_is_loaded_for_one_thread(given: str, changed: str) -> None:
     """The option is added only if the program does not set it."""
     text = LOADED.format(given=given)
-    assert corrections.single_threaded(text, 1) == (LOADED.format(given=changed) if changed else "")
+    assert corrections.single_threaded(text) == (LOADED.format(given=changed) if changed else "")
+
+
+def test_a_setting_is_turned_off_where_the_program_turns_it_on() -> None:
+    """Only its value changes. A text with the corrected value stays."""
+    for kind, text in (("update", "f(w, user_managed={})"), ("precision", "b.allow_tf32 = {}")):
+        on, off = (text.format(value) for value in (True, False))
+        assert [corrections.LACKS[kind](each) for each in (on, off)] == [off, ""]
+    assert corrections.LACKS["precision"]("x.fp32_precision = 'tf32'") == 'x.fp32_precision = "ieee"'
 
 
 COPIED = "import sys\nsys.exit(int(dict(non_blocking={})['non_blocking']))\n"

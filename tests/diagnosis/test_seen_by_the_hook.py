@@ -53,11 +53,8 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
     """The input is guilty at the call's line. Hook and signal both say so."""
     case = died("unfinished", [1])
     (found,) = detect(case)
-    assert (found.category, found.guilty.kind, found.guilty.input_index) == (
-        "illegal_memory_access",
-        "input",
-        1,
-    )
+    guilty = found.guilty
+    assert (found.category, guilty.kind, guilty.input_index) == ("illegal_memory_access", "input", 1)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "likely"
 
 

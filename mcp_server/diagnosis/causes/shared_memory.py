@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from mcp_server.diagnosis.components import (
     agreement,
     component,
     leaf_of,
+    lines_in_script,
     name_of,
     seen,
     written_inputs,
@@ -141,11 +143,13 @@ ROWS = (
         summary="The program changed constants that it shares with the package (user_managed=True), so "
         "the call computes with different values: {names}.",
         fact="the values of {count} at {when} differ from those that {how} set: {names}",
-        fix="give the package its own clones of the weights, not views of one block; never write to them",
-        after="{name: value.clone() for name, value in weights.items()}",
+        fix="let load_constants copy the weights, and call it again after each intended change; or give the "
+        "package clones, keep them, and never write to them",
+        before="user_managed=True",
+        after="user_managed=False",
         value="written by the program after the update",
         holds=_before_suspect,
-        sure=_as_expected,
+        sure=lambda case: _as_expected(case) or case.otherwise_alone is not None,
         more=_again,
     ),
     _Row(
@@ -429,7 +433,7 @@ OVERWRITTEN = _Row(
 )
 
 
-# Summary and fix by the kind of the wait that the program lacks.
+# Summary and fix by the kind of the wait that the program lacks, or of its precision.
 WAITS = {
     "stream": (
         "The package runs on another stream than the work that fills its inputs, and does not wait for it.",
@@ -446,6 +450,12 @@ WAITS = {
         "before the source is filled again or the target is read, wait for an event recorded after the copy; "
         "or use another buffer for each batch; or copy without non_blocking=True",
     ),
+    "precision": (
+        "The program allows float32 products with fewer bits (TF32 or bfloat16), which is too coarse for "
+        "what it computes from them. The exported program computes with the same setting.",
+        "compute in full precision where small differences of large numbers matter, or subtract what they "
+        "have in common before the product",
+    ),
     "": (
         "The package, or what uses its outputs, does not wait for work on the GPU that fills its inputs: the "
         "program passes if each kernel and copy ends before the next is started.",
@@ -456,21 +466,26 @@ WAITS = {
 
 
 def _out_of_order(kind: str, change: Intervention, case: DiagnosisState) -> Suspect:
-    """A program that passes with a wait, or if each kernel and copy ends before the next starts."""
+    """A program that passes with a wait, in order, or with precise products."""
     passed = "the program passes under the hook, which takes time before each call and waits after it"
+    shown = [seen("run_alone", passed)] if case.failure_of("script") == "none" else [*agreement(case)]
     events = [each for each in case.captured.memory if each.call is not None and _names(each, case)]
     written = [each for each in events if (each.storage, each.act) == ("constant", "written")]
     if written and not any(each.storage == "input" for each in case.captured.memory):
         found = _of_row(OVERWRITTEN, written[0], case)
-        return replace(found, evidence=(*found.evidence, seen("run_alone", passed)), intervention=change)
+        return replace(found, evidence=(*found.evidence, *shown), intervention=change)
     summary, fix = WAITS[kind]
     wait = "ready.record(filling_stream)\ntorch.cuda.current_stream().wait_event(ready)"
+    party = component("call", "work on the GPU that nothing waits for", case.call_locations)
+    if kind == "precision":
+        changed = re.compile(re.escape(change.before_code.partition("\n")[0]))
+        party = component("script", "precision of float32 products", lines_in_script(case, changed)[:1])
     return Suspect(
-        category="concurrency",
-        guilty=component("call", "work on the GPU that nothing waits for", case.call_locations),
+        category="wrong_output" if kind == "precision" else "concurrency",
+        guilty=party,
         summary=summary,
         level=CausalLevel.STATE,
-        evidence=(seen("run_alone", passed),),
+        evidence=tuple(shown),
         fix=Fix(text=fix, before=change.before_code or None, after=change.after_code or wait),
         intervention=change,
         only_in_program=True,
@@ -555,7 +570,8 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
     if event.storage == "constant":
         guilty = component("constant", names[0], lines, value=value)
-    sure, change = row.sure(case), case.users_changes.get(("", event.interval))
+    change = case.users_changes.get(("", event.interval))
+    sure = change is not None or row.sure(case)
     removal = change or row.removal(event, case)
     fix = Fix(text=row.fix.format(**words), before=row.before, after=row.after)
     if change is not None:

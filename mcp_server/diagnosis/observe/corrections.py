@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.prover import narrow_addresses, narrow_sums, paddings
@@ -32,6 +32,7 @@ class Mistake(NamedTuple):
 
 
 ATOMICS = tuple(f"atomic_{each}" for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas"))
+_Node = TypeVar("_Node", bound=ast.AST)
 _Edits = Iterator[tuple[ast.expr | ast.stmt, str]]  # expressions to replace, with their new text
 
 
@@ -324,58 +325,51 @@ def edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
 
 def bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
     """The statements that rebind `name`, each with a copy into the old tensor as its replacement."""
+    functions = [each for each in _nodes(text, ast.FunctionDef) if each.name == "__init__"]
+    first = {part.lineno for each in functions for part in ast.walk(each) if isinstance(part, ast.Assign)}
+    for line in _nodes(text, ast.Assign):
+        target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
+        own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
+        attribute = isinstance(line.targets[0], ast.Attribute)
+        once = len(line.targets) == 1 and line.lineno not in first
+        if once and target.rpartition(".")[2] == name and (attribute or own):
+            yield line, f"{target}.copy_({value})"
+
+
+def _nodes(text: str, kind: type[_Node]) -> list[_Node]:
+    """The nodes of this kind in a text. Empty if it cannot be parsed."""
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        tree = ast.parse(text)
-        first = {
-            part
-            for each in ast.walk(tree)
-            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
-            for part in ast.walk(each)
-        }
-        for line in ast.walk(tree):
-            if not isinstance(line, ast.Assign) or len(line.targets) != 1 or line in first:
-                continue
-            target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
-            own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
-            attribute = isinstance(line.targets[0], ast.Attribute)
-            if target.rpartition(".")[2] == name and (attribute or own):
-                yield line, f"{target}.copy_({value})"
+        return [each for each in ast.walk(ast.parse(text)) if isinstance(each, kind)]
+    return []
 
 
 def _function(text: str, name: str) -> tuple[ast.Module, ast.FunctionDef] | None:
     """The parsed text and its only function of that name. None if there is none, or several."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
-    return (tree, found[0]) if len(found) == 1 else None
+    for tree in _nodes(text, ast.Module):
+        found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
+        return (tree, found[0]) if len(found) == 1 else None
+    return None
 
 
-def single_threaded(text: str, line: int) -> str:
-    """Return the text with `run_single_threaded=True` where this line loads a package, or empty."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        calls = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call)]
-        for call in calls:
-            here = call.lineno <= line <= (call.end_lineno or 0)
-            given = [*call.args, *(each.value for each in call.keywords)]
-            decided = {each.arg for each in call.keywords} & {None, "run_single_threaded"}
-            if here and given and not decided and ast.unparse(call.func).endswith("load_package"):
-                return edited(text, [(given[-1], f"{ast.unparse(given[-1])}, run_single_threaded=True")])
-    return ""
+def single_threaded(text: str) -> str:
+    """Return the text with `run_single_threaded=True` where it loads a package, or empty."""
+    edits: list[tuple[ast.expr | ast.stmt, str]] = []
+    for call in _nodes(text, ast.Call):
+        given = [*call.args, *(each.value for each in call.keywords)]
+        decided = {each.arg for each in call.keywords} & {None, "run_single_threaded"}
+        if given and not decided and ast.unparse(call.func).endswith("load_package"):
+            edits.append((given[-1], f"{ast.unparse(given[-1])}, run_single_threaded=True"))
+    return edited(text, edits)
 
 
 def _stream_blocks(text: str) -> list[tuple[ast.With, str]]:
     """List the `with torch.cuda.stream(s):` blocks of a text, each with the text of `s`."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        blocks = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.With)]
-        entered = [(block, item.context_expr) for block in blocks for item in block.items]
-        return [
-            (block, ast.unparse(call.args[0]))
-            for block, call in entered
-            if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).endswith("cuda.stream")
-        ]
-    return []
+    entered = [(block, item.context_expr) for block in _nodes(text, ast.With) for item in block.items]
+    return [
+        (block, ast.unparse(call.args[0]))
+        for block, call in entered
+        if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).endswith("cuda.stream")
+    ]
 
 
 def _waiting(text: str, *, after: bool) -> str:
@@ -388,18 +382,35 @@ def _waiting(text: str, *, after: bool) -> str:
     return "\n".join(lines) if blocks else ""
 
 
-def blocking(text: str) -> str:
-    """Return the text with `non_blocking=False` in place of True. Empty if it has none."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        named = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.keyword)]
-        asked = [each.value for each in named if each.arg == "non_blocking"]
-        return edited(text, [(each, "False") for each in asked if ast.unparse(each) == "True"])
-    return ""
+def _with(values: Mapping[tuple[str, str], str], text: str) -> str:
+    """Return the text with other `values` of settings: keywords, attributes, or the first argument of a call.
+
+    Each setting is given by the end of its name and by its value in the text. Empty if there is none.
+    """
+    given = [(each.arg or "", each.value) for each in _nodes(text, ast.keyword)]
+    given += [(ast.unparse(each.targets[0]), each.value) for each in _nodes(text, ast.Assign)]
+    given += [(ast.unparse(each.func), first) for each in _nodes(text, ast.Call) for first in each.args[:1]]
+    edits: list[tuple[ast.expr | ast.stmt, str]] = []
+    for (end, old), new in values.items():
+        edits += [(at, new) for name, at in given if name.endswith(end) and ast.unparse(at) == old]
+    return edited(text, edits)
 
 
-# Waits for the GPU that a program may lack, in the order in which they are tried.
-WAITS: dict[str, Callable[[str], str]] = {
+# What a program may lack beside its kernels, in the order in which it is tried: waits for the GPU, a load
+# for one thread, memory of its own, precision.
+LACKS: dict[str, Callable[[str], str]] = {
+    "stream_capture": single_threaded,
+    "update": partial(_with, {("user_managed", "True"): "False"}),
     "stream": partial(_waiting, after=False),
     "output_stream": partial(_waiting, after=True),
-    "copy": blocking,
+    "copy": partial(_with, {("non_blocking", "True"): "False"}),
+    "precision": partial(
+        _with,
+        {
+            ("allow_tf32", "True"): "False",
+            ("fp32_precision", "'tf32'"): '"ieee"',
+            ("float32_matmul_precision", "'high'"): '"highest"',
+            ("float32_matmul_precision", "'medium'"): '"highest"',
+        },
+    ),
 }

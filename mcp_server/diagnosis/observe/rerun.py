@@ -26,14 +26,13 @@ from mcp_server.diagnosis.components import kernel_of, name_of, text_of
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.observe import DECIDES, NEEDED, Observation, limit_of
 from mcp_server.diagnosis.observe.corrections import (
-    WAITS,
+    LACKS,
     Mistake,
     bindings,
     corrected,
     edited,
     shown,
     shown_by_code,
-    single_threaded,
 )
 from mcp_server.diagnosis.observe.program import SHARE_OF_PROGRAM, see
 from mcp_server.diagnosis.program_seen import RunSeen
@@ -70,10 +69,10 @@ def plain_command(case: DiagnosisState, context: Context, env: Mapping[str, str]
 
 
 class RunAlone(Observation):
-    """Run the program again without the hook, which may hide a race, or where it saw one.
+    """Run the program again without the hook, which may hide a race, or where a correction may cure it.
 
     The hook takes time before each call, and waits for the device after it. If the program fails without the
-    hook, run it with each kernel finished before the next starts, and once more unchanged.
+    hook, run it corrected, or with each kernel finished before the next starts, and once more unchanged.
     """
 
     name = "run_alone"
@@ -84,40 +83,36 @@ class RunAlone(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.capture is None:
             return 0.0
-        raced = any((each.act, each.interval) == ("written", "stream") for each in case.captured.memory)
-        return self.best if (_may_race(case) if case.capture.finished.ok else raced) else 0.0
+        failing = not case.capture.finished.ok
+        wanted = _raced(case) or any(_corrected(case)) if failing else _may_race(case)
+        return self.best if wanted else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.runs["alone"] = await self._run(case, context, "alone", {})
-        if case.runs["alone"].failure in ("none", "timeout") or case.device != "cuda":
+        if case.runs["alone"].failure in ("none", "timeout"):
             return
         change, kind = await self._waiting(case, context) or (IN_ORDER, "")
+        if not kind and not (_may_race(case) and case.device == "cuda"):
+            return
         passed = bool(kind) or (await self._run(case, context, "in_order", {BLOCKING: "1"})).failure == "none"
         again = await self._run(case, context, "alone_again", {})
         failed = [each.root.text for each in (case.runs["alone"], again) if each.root is not None]
         failing = Seen("raised", text=failed[0] if failed else "an error")
         if again.failure == "none":
             return
-        effect = Effect.GONE if passed else Effect.SAME
-        case.trials[change.key] = judged_elsewhere(change, effect, failing)
+        trial = judged_elsewhere(change, Effect.GONE if passed else Effect.SAME, failing)
+        case.trials[change.key] = replace(trial, reason="the program passed" if passed else "")
         if passed:
-            case.trials[change.key] = replace(case.trials[change.key], reason="the program passed")
             case.users_changes["", kind] = change
 
     async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
-        """The first added wait with which the program passes, and its kind. None if none helps."""
-        for path in _files_of_script(case):
-            text = text_of(path)
-            for kind, correct in WAITS.items():
-                if changed := correct(text):
-                    asked = case.workload.env if case.workload is not None else {}
-                    env = {
-                        **hook_environment(context.fresh("site"), asked),
-                        **_read_as(context, path, changed),
-                    }
-                    del env["AOTI_DEBUG_CAPTURE"]
-                    if (await self._run(case, context, f"with_{kind}", env)).failure == "none":
-                        return change_of("", Mistake(kind, 0), (text, changed), path.name), kind
+        """The first correction with which the program passes, and its kind. None if none helps."""
+        for path, kind, text, changed in _corrected(case):
+            asked = case.workload.env if case.workload is not None else {}
+            env = {**hook_environment(context.fresh("site"), asked), **_read_as(context, path, changed)}
+            del env["AOTI_DEBUG_CAPTURE"]
+            if (await self._run(case, context, f"with_{kind}", env)).failure == "none":
+                return change_of("", Mistake(kind, 0), (text, changed), path.name), kind
         return None
 
     async def _run(
@@ -143,6 +138,31 @@ def _files_of_script(case: DiagnosisState) -> list[Path]:
     script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
     found = [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]] if script is not None else []
     return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _raced(case: DiagnosisState) -> bool:
+    """Whether the hook saw that a stream wrote an input while a call read it."""
+    return any((each.act, each.interval) == ("written", "stream") for each in case.captured.memory)
+
+
+def _corrected(case: DiagnosisState) -> Iterator[tuple[Path, str, str, str]]:
+    """File, kind, text and corrected text of what may cure the program, given how it failed.
+
+    `doubted`: its own check failed, although the call alone does what the exported program does.
+    """
+    returned = case.failure_of("plain") == "none" and all(each.outcome == "ok" for each in case.calls)
+    doubted = numbers_doubted(case) and returned and case.equals_eager is not False
+    raced = case.device == "cuda" and (doubted or case.failure_of("script") == "none" or _raced(case))
+    wanted = {
+        "stream_capture": any(root.family.id == "stream_capture" for _, root in case.own_roots),
+        "update": doubted and any(each.interval == "update" for each in case.captured.memory),
+        "precision": doubted,
+    }
+    for path in _files_of_script(case):
+        text = text_of(path)
+        for kind, correct in LACKS.items():
+            if wanted.get(kind, raced) and (changed := correct(text)):
+                yield path, kind, text, changed
 
 
 def _may_race(case: DiagnosisState) -> bool:
@@ -212,8 +232,7 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
 class TryUsersKernels(Observation):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
-    The line is in a user's kernel, rebinds the input of a CUDA graph, or loads a package that is called while
-    a graph is captured.
+    The line is in a user's kernel, or rebinds the input of a CUDA graph.
     """
 
     name = "try_users_kernels"
@@ -233,7 +252,7 @@ class TryUsersKernels(Observation):
         if not isinstance(case.workload, ScriptWorkload) or tried:
             return 0.0
         shows = doubted and ((read and users_kernels(case)) or rebound(case) is not None)
-        return self.best if shows or for_a_capture(case) is not None else 0.0
+        return self.best if shows else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         for kernel, file, mistake, text in _corrections(case):
@@ -247,9 +266,8 @@ class TryUsersKernels(Observation):
 
 def _corrections(case: DiagnosisState) -> Iterator[tuple[str, Path, Mistake, str]]:
     """Yield kernel (if any), file, mistake and corrected text for mistakes that the program shows."""
-    for kind, found in (("graph", rebound(case)), ("stream_capture", for_a_capture(case))):
-        if found is not None:
-            yield "", found[0], Mistake(kind, 0), found[1]
+    if (found := rebound(case)) is not None:
+        yield "", found[0], Mistake("graph", 0), found[1]
     of_kernels = (
         (kernel.name, at.file, *found)
         for kernel in users_kernels(case)
@@ -374,16 +392,6 @@ def change_of(kernel: str, mistake: Mistake, texts: tuple[str, str], name: str) 
         before_code="\n".join(before),
         after_code="\n".join(after),
     )
-
-
-def for_a_capture(case: DiagnosisState) -> tuple[Path, str] | None:
-    """A file of the program, and its text that loads the package for calls inside a CUDA graph capture."""
-    if not any(root.family.id == "stream_capture" for _, root in case.own_roots):
-        return None
-    for line in [line for load in case.captured.loads for line in load.stack[:1]]:
-        if changed := single_threaded(text_of(Path(line.file)), line.line):
-            return Path(line.file), changed
-    return None
 
 
 def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
