@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from mcp_server.jobs.manager import RESULT_FILE
 from mcp_server.jobs.output import clean
+from mcp_server.jobs.store import SCHEME
 from mcp_server.model import (
     PROOF_FILE,
     SUBJECT_FILE,
@@ -82,8 +84,28 @@ class Line:
 
 
 def text(verdict: Verdict) -> str:
-    """Return the lines for an MCP client, which also gets the complete verdict as structured content."""
+    """Return the lines for an MCP client."""
     return "\n".join(line.plain() for line in lines(verdict, in_shell=False))
+
+
+_SHELL: Any = {"evidence": {"__all__": {"command"}}, "confirmed": {"command"}, "fix": {"ran": {"command"}}}
+
+
+def main_fields(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as JSON for an MCP client: no empty fields, shell commands, or facts told twice.
+
+    Some clients show a model only this and not the text, so that it pays for every field.
+    """
+    kept: dict[str, Any] = {
+        "decisions": [],
+        "causes": verdict.causes if len(verdict.causes) > 1 else [],
+        "artifacts": [each for each in verdict.artifacts if each.path.name != SUBJECT_FILE],
+    }
+    if verdict.confirmed is not None:
+        kept["evidence"] = [each for each in verdict.evidence if each.step != "intervention"]
+        kept |= {"intervention": None, "program": []}
+    found = verdict.model_copy(update=kept).model_dump(mode="json", exclude_defaults=True, exclude=_SHELL)
+    return {"format_version": verdict.format_version, "confidence": verdict.confidence, **found}
 
 
 def lines(verdict: Verdict, *, in_shell: bool = True) -> Iterator[Line]:
@@ -244,9 +266,10 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
     job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
     page = f"run: aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
-    rest = f"For the evidence, add --verbose, or {page}"
-    rest = rest if in_shell else "The structured content has evidence and commands."
-    yield Line("label", f"The diagnosis took {cost_in_words(verdict.cost)}. {rest}", "Cost")
+    rest = f" For the evidence, add --verbose, or {page}"
+    if not in_shell:
+        rest = f" Evidence and commands: {SCHEME}{job}/{RESULT_FILE}" if job else ""
+    yield Line("label", f"The diagnosis took {cost_in_words(verdict.cost)}.{rest}", "Cost")
 
 
 def cost_in_words(cost: Cost) -> str:

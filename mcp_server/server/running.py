@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from mcp_types import CallToolResult
 
 from mcp_server.operations import arguments as args
 from mcp_server.operations.work import resumed, work_of
-from mcp_server.server.tools import Progress, Result, ToolFace, shorten
+from mcp_server.server.tools import Progress, Result, ToolFace, answer_of
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_S = 45.0  # Kimi CLI cuts a call off at 60 s; the other clients allow more
 STEP_S = 0.25
+SO_FAR = re.compile(r": \d+ s so far.*")
 
 WAIT_JOB = args.Declaration(
     name="wait_job",
@@ -51,14 +54,14 @@ class Running:
         self.manager, self.tasks, self._home = manager, tasks, None
 
     def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
-        async def call(operation: args.Operation, arguments: Any, progress: Progress) -> Result:
+        async def call(operation: args.Operation, arguments: Any, progress: Progress) -> CallToolResult:
             wait_s = arguments.wait_s if isinstance(arguments, args.WaitArguments) else LONGEST_WAIT_S
             return await answered(await self.begin(operation, arguments, wait_s, progress))
 
-        async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> Result:
+        async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> CallToolResult:
             return await answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
-        async def stop_job(arguments: args.JobArguments, _: Progress) -> Result:
+        async def stop_job(arguments: args.JobArguments, _: Progress) -> CallToolResult:
             return await answered(await self.manager.stop(arguments.job_id))
 
         faces = [ToolFace(operation, partial(call, operation)) for operation in operations]
@@ -99,19 +102,25 @@ class Running:
         return state
 
 
-async def answered(state: JobState) -> Result:
+def steps_in(progress: list[str]) -> list[str]:
+    """Return the last line of each step: a step that takes long has a line each time that is reported."""
+    steps = {SO_FAR.sub("", line): line for line in progress}
+    return list(steps.values())
+
+
+async def answered(state: JobState) -> CallToolResult:
     """Return a job's result, or its handle while it runs. If it failed, raise its ProblemError."""
     whole = {"uri": f"aoti-debug://jobs/{state.job_id}/result.json", "key": "result"}
     if state.state == "failed" and state.problem:
         raise state.problem.error()
     if state.state == "finished" and state.result is not None:
-        return shorten(state.result, full=whole)
+        return answer_of(state.result, whole)
     handle: Result = {
         "job_id": state.job_id,
         "tool": state.kind,
         "state": state.state,
         "wall_s": state.wall_s,
-        "progress": state.progress,
+        "progress": steps_in(state.progress),
     }
     if state.state == "running":
         arguments = {"job_id": state.job_id, "wait_s": 30}
@@ -121,4 +130,6 @@ async def answered(state: JobState) -> Result:
         handle["next_steps"] = [{"why": why, "tool": "diagnose", "arguments": {"log": state.job_id}}]
     if state.problem:
         handle["problem"] = state.problem.model_dump(mode="json")
-    return handle if state.result is None else shorten({**handle, "result": state.result}, full=whole)
+    if state.result is not None:
+        handle["result"] = answer_of(state.result, whole).structured_content
+    return answer_of(handle, whole)

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,18 +37,24 @@ Cuts = dict[Path, int]  # the original length of each value that was cut
 log = logging.getLogger(__name__)
 
 
-def text_of(result: Result) -> str:
-    """Return what an agent reads: a verdict in a few lines, any other result as JSON.
+def answer_of(result: Result, full: Result) -> types.CallToolResult:
+    """Return a verdict in a few lines and as its main fields, any other result as JSON in both channels.
 
-    Only the structured content has the complete verdict: some clients pass both on to the model.
+    Some clients show a model only one of the channels. `full` names the file with the whole result.
     """
-    fields = {name: value for name, value in result.items() if name in Verdict.model_fields}
-    if "outcome" not in fields or "summary" not in fields or "format_version" not in fields:
-        return compact(result)
-    try:
-        return brief.text(Verdict.model_validate(fields))
-    except ValidationError:  # made invalid by a cut
-        return compact(result)
+    verdict, data = verdict_in(result), _without_nulls(result)
+    if verdict is not None:
+        data = {**brief.main_fields(verdict), "full": full["uri"]}
+    data = shorten(data, full=full)
+    text = compact(data) if verdict is None else brief.text(verdict)
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=data)
+
+
+def verdict_in(result: Result) -> Verdict | None:
+    """Return the verdict of a diagnosis. None for another result, or one that another version wrote."""
+    with suppress(ValidationError):
+        return Verdict.model_validate(result) if "format_version" in result else None
+    return None
 
 
 def compact(value: object) -> str:
@@ -92,9 +99,9 @@ def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Copy a value without the fields that are null."""
+    """Copy a value without the fields that are null or an empty text."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: _without_nulls(item) for key, item in value.items() if item not in (None, "")}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
@@ -133,7 +140,7 @@ class ToolFace:
     """A declared tool, and the function that answers its calls with a result that fits the limit."""
 
     declaration: Declaration
-    answer: Callable[[Any, Progress], Awaitable[Result]]
+    answer: Callable[[Any, Progress], Awaitable[types.CallToolResult]]
 
 
 class ToolServer(MCPServer[Any]):
@@ -177,7 +184,7 @@ class ToolServer(MCPServer[Any]):
             if context is not None:
                 await context.report_progress(sent, None, message)
 
-        async def answer() -> Result:
+        async def answer() -> types.CallToolResult:
             if name not in self._faces:
                 known = ", ".join(self._faces)
                 raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
@@ -197,12 +204,10 @@ class ToolServer(MCPServer[Any]):
                 os._exit(1)
 
 
-async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
+async def result_of(name: str, answer: Awaitable[types.CallToolResult]) -> types.CallToolResult:
     """Return the result of tool `name`, or an error result. Never raises."""
     try:
-        result = await answer
-        text = types.TextContent(type="text", text=text_of(result))
-        return types.CallToolResult(content=[text], structured_content=result)
+        return await answer
     except ProblemError as error:
         problem = error
     except Exception as error:

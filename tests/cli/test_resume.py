@@ -24,6 +24,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
 from tests.conftest import ZooPackage
+from tests.server.clients import data_of
 from tests.zoo.names import THOROUGH, thorough
 
 # A stopped diagnosis.
@@ -45,7 +46,7 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
             await manager.wait(job.id, 0.05)
             now = await manager.stop(job.id)
         async with Manager.open(store) as manager:
-            return [await answered(now), await answered(await manager.wait(job.id, 0))]
+            return [data_of(await answered(now)), data_of(await answered(await manager.wait(job.id, 0)))]
 
     now, later = anyio.run(stopped)
     assert now["state"] == "stopped" and now["result"]["summary"] == known.summary

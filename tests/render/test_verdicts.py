@@ -242,14 +242,14 @@ def test_a_verdict_reads_as_its_gold(
 ) -> None:
     """Each text equals the gold file. A proven verdict has at most 15 lines and 1,200 characters.
 
-    An agent gets at most 2,000 tokens. Each next step is valid and can be typed, and our commands parse.
+    An agent gets at most 1,000 tokens. Each next step is valid and can be typed, and our commands parse.
     """
     verdict = SCENARIOS[name](zoo, tmp_path)
     text = told(verdict, zoo, tmp_path)
     assert f"{text}\n" == gold[name]
     if "(proven)" in text:
         assert text.count("\n") <= MOST_LINES and len(text) <= MOST_LETTERS
-    assert tokens(verdict.model_dump(mode="json")) <= MOST_TOKENS
+    assert tokens(brief.main_fields(verdict)) <= MOST_TOKENS
     assert verdict.outcome != "inconclusive" or verdict.next_steps
     for step in verdict.next_steps:
         validated(BY_NAME[step.tool].arguments, step.arguments)

@@ -65,7 +65,7 @@ def data_of(result: CallToolResult) -> dict[str, Any]:
     return dict(result.structured_content)
 
 
-MOST_TOKENS = 2000  # a verdict of version 2 includes the trial and the run of the fix, with their commands
+MOST_TOKENS = 1000  # the main fields of a verdict, without commands
 
 # The least number of characters of compact JSON per token is 2.77 in 117 recorded verdicts (o200k
 # vocabulary). The mean is 3.3.

@@ -25,6 +25,7 @@ from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import CORE, OPERATIONS, command_line
 from mcp_server.runtime.context import Context
 from mcp_server.server.app import INSTRUCTIONS
+from mcp_server.server.running import steps_in
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ZooPackage
@@ -157,7 +158,8 @@ def test_a_cancelled_call_leaves_no_process(tmp_path: Path, era: Era) -> None:
 
 @both_eras
 def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
-    """Progress of a job arrives as notifications while a call waits for it."""
+    """Progress of a job arrives as notifications while a call waits; a handle has a line for each step."""
+    assert steps_in(["a", "a: 8 s so far", "a: 16 s so far, it compiles"]) == ["a: 16 s so far, it compiles"]
     messages: list[str] = []
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:
@@ -305,8 +307,8 @@ def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
                 assert len(text_of(result)) <= 10_000
                 answer = data_of(result)
             verdicts.append(answer)
-        for artifact in answer["artifacts"]:
-            await client.read_resource(artifact["uri"])
+        for uri in (answer["full"], *(artifact["uri"] for artifact in answer.get("artifacts", ()))):
+            await client.read_resource(uri)
 
     drive(real_server(tmp_path / "state"), talk)
     told = [[v[name] for name in ("category", "confidence", "summary", "fix", "guilty")] for v in verdicts]

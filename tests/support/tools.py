@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from mcp_server import brief
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.model import PackageWorkload, Verdict, Workload
@@ -45,7 +46,7 @@ def verdict(
     job.mkdir()
     context = Context(directory=job, python=Path(sys.executable))
     found = served(diagnose, context, workload, log=log, symptom=symptom)
-    assert tokens(found.model_dump(mode="json")) <= MOST_TOKENS, "an agent reads this"
+    assert tokens(brief.main_fields(found)) <= MOST_TOKENS, "an agent reads this"
     return found
 
 

@@ -174,8 +174,8 @@ def test_every_number_is_claimed(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "name"),
     [
-        ("SKILL.md", "list of tools, about {} tokens", "tools_core"),
-        ("SKILL.md", "is about {} tokens in both", "proven_verdict_of_the_demo"),
+        ("SKILL.md", "adds {} tokens of tools", "tools_core"),
+        ("SKILL.md", "is about {} tokens there", "proven_verdict_of_the_demo"),
         ("docs/install.md", "lists nine of them: about {} tokens", "tools_core"),
         ("docs/install.md", "instead of {}.", "tools_all"),
     ],
