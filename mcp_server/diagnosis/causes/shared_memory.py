@@ -304,10 +304,7 @@ _FREED = (
     _KEEP,
     "the memory that the host frees kept",
 )
-_ENDED = (
-    "{} lies in the stack frame of a function of the host that has returned",
-    _KEEP,
-)
+_ENDED = ("{} lies in the stack frame of a function of the host that has returned", _KEEP)
 _UNWRITTEN = (
     "The host gave memory that it had not written as {}",
     "write all of {} before the call",

@@ -396,6 +396,12 @@ def _with(values: Mapping[tuple[str, str], str], text: str) -> str:
     return edited(text, edits)
 
 
+_PRECISE = {
+    ("allow_tf32", "True"): "False",
+    ("fp32_precision", "'tf32'"): '"ieee"',
+    ("float32_matmul_precision", "'high'"): '"highest"',
+    ("float32_matmul_precision", "'medium'"): '"highest"',
+}
 # What a program may lack beside its kernels, in the order in which it is tried: waits for the GPU, a load
 # for one thread, memory of its own, precision.
 LACKS: dict[str, Callable[[str], str]] = {
@@ -404,13 +410,5 @@ LACKS: dict[str, Callable[[str], str]] = {
     "stream": partial(_waiting, after=False),
     "output_stream": partial(_waiting, after=True),
     "copy": partial(_with, {("non_blocking", "True"): "False"}),
-    "precision": partial(
-        _with,
-        {
-            ("allow_tf32", "True"): "False",
-            ("fp32_precision", "'tf32'"): '"ieee"',
-            ("float32_matmul_precision", "'high'"): '"highest"',
-            ("float32_matmul_precision", "'medium'"): '"highest"',
-        },
-    ),
+    "precision": partial(_with, _PRECISE),
 }

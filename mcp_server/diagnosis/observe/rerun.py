@@ -83,16 +83,15 @@ class RunAlone(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.capture is None:
             return 0.0
-        failing = not case.capture.finished.ok
-        wanted = _raced(case) or any(_corrected(case)) if failing else _may_race(case)
-        return self.best if wanted else 0.0
+        may = _may_race(case) if case.capture.finished.ok else any(_corrected(case))
+        return self.best if may or _of_streams(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.runs["alone"] = await self._run(case, context, "alone", {})
         if case.runs["alone"].failure in ("none", "timeout"):
             return
         change, kind = await self._waiting(case, context) or (IN_ORDER, "")
-        if not kind and not (_may_race(case) and case.device == "cuda"):
+        if not kind and not _may_race(case):
             return
         passed = bool(kind) or (await self._run(case, context, "in_order", {BLOCKING: "1"})).failure == "none"
         again = await self._run(case, context, "alone_again", {})
@@ -140,9 +139,9 @@ def _files_of_script(case: DiagnosisState) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
-def _raced(case: DiagnosisState) -> bool:
-    """Whether the hook saw that a stream wrote an input while a call read it."""
-    return any((each.act, each.interval) == ("written", "stream") for each in case.captured.memory)
+def _of_streams(case: DiagnosisState) -> bool:
+    """Whether the hook saw that a stream wrote an input too late, or that one was freed too early."""
+    return any(each.interval == "stream" for each in case.captured.memory)
 
 
 def _corrected(case: DiagnosisState) -> Iterator[tuple[Path, str, str, str]]:
@@ -152,7 +151,7 @@ def _corrected(case: DiagnosisState) -> Iterator[tuple[Path, str, str, str]]:
     """
     returned = case.failure_of("plain") == "none" and all(each.outcome == "ok" for each in case.calls)
     doubted = numbers_doubted(case) and returned and case.equals_eager is not False
-    raced = case.device == "cuda" and (doubted or case.failure_of("script") == "none" or _raced(case))
+    raced = case.device == "cuda" and (doubted or case.failure_of("script") == "none" or _of_streams(case))
     wanted = {
         "stream_capture": any(root.family.id == "stream_capture" for _, root in case.own_roots),
         "update": doubted and any(each.interval == "update" for each in case.captured.memory),
@@ -166,13 +165,10 @@ def _corrected(case: DiagnosisState) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def _may_race(case: DiagnosisState) -> bool:
-    """Whether streams or copies of a CUDA program may run during a call, or an input was freed too early."""
-    if any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory):
-        return True
-    files = _files_of_script(case)
-    if not files or case.device != "cuda":
-        return False
-    return any(each.streams for each in case.calls) or any(map(UNWAITED.search, map(text_of, files)))
+    """Whether streams or copies of a CUDA program may run during a call."""
+    files = _files_of_script(case) if case.device == "cuda" else []
+    streams = bool(files) and any(each.streams for each in case.calls)
+    return streams or any(map(UNWAITED.search, map(text_of, files)))
 
 
 class ReadUsersKernel(Observation):
