@@ -273,6 +273,13 @@ def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Opt
     return tensor.as_strided(sizes, strides, offset) if fits else None
 
 
+def too_short(tensors: list[torch.Tensor]) -> dict[int, str]:
+    """Say by position what the storages have that are smaller than what their tensors span."""
+    plain = [(place, each, each.storage_offset()) for place, each in enumerate(tensors) if is_plain(each)]
+    short = [(n, each) for n, each, at in plain if laid_out(each, each.shape, each.stride(), at) is None]
+    return {n: "its storage has {} bytes".format(each.untyped_storage().nbytes()) for n, each in short}
+
+
 def cut_out(tensor: torch.Tensor) -> torch.Tensor:
     """Copy the memory that the tensor spans. The copy has the same layout, and its offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())

@@ -40,7 +40,7 @@ LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 def died(outcome: str, gone: list[int]) -> DiagnosisState:
     """Make a program that a signal ended, after a call with these inputs unmapped."""
     case = DiagnosisState(None)
-    told = {"storage": "input", "act": "unmapped", "interval": "call", "call": 1}
+    told = {"storage": "input", "act": "unmapped", "interval": "call", "call": 1, "names": ["not mapped"]}
     call = phase(3, load=1, thread=1, outcome=outcome, stack=[LINE])
     case.capture = capture(calls=[call], memory=[phase(2, **told, input=place) for place in gone])
     case.runs["script"] = RunSeen(
@@ -56,6 +56,7 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
     guilty = found.guilty
     assert (found.category, guilty.kind, guilty.input_index) == ("illegal_memory_access", "input", 1)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "likely"
+    assert "before the call that reads it: not mapped" in found.summary
 
 
 def test_a_load_without_files_left() -> None:
@@ -68,11 +69,8 @@ def test_a_load_without_files_left() -> None:
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
     (found,) = by("environment.detect_limit", case)
-    assert (found.category, found.guilty.name, confidence(found, case)) == (
-        "environment",
-        "open files",
-        "likely",
-    )
+    told = (found.category, found.guilty.name, confidence(found, case))
+    assert told == ("environment", "open files", "likely")
     case.runs["plain"] = run("plain")
     assert [confidence(each, case) for each in by("environment.detect_limit", case)] == ["likely"]
 

@@ -23,7 +23,7 @@ from mcp_server.worker.capture.compiles import keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
 from mcp_server.worker.capture.memory import Aliases, Managed
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
-from mcp_server.worker.tensors import digests
+from mcp_server.worker.tensors import digests, too_short
 
 # Streams, graphs and repeated inputs.
 
@@ -259,6 +259,13 @@ def test_a_constant_of_a_cut_file_is_lost_and_not_read(tmp_path: Path) -> None:
     os.truncate(file, 0)
     assert managed.unmapped(1) == ["mapped"]
     assert managed.unmapped(2) == []
+
+
+def test_a_storage_that_was_released_is_too_short() -> None:
+    """A part of a larger storage fits, and so does a tensor without elements."""
+    released, whole = torch.zeros(FLOATS), torch.zeros(FLOATS)
+    released.untyped_storage().resize_(0)
+    assert too_short([whole[2:4], released, whole[FLOATS:]]) == {1: "its storage has 0 bytes"}
 
 
 # Constants that the program manages.

@@ -167,13 +167,12 @@ ROWS = (
     _Row(
         ("input", "unmapped", "call"),
         category="illegal_memory_access",
-        summary="The memory behind input {place} ({name}) was returned to the system before the call, "
-        "and the call died when it read this memory.",
-        fact="when the call began, the memory of input {place} was not mapped",
-        fix="keep what owns the memory (a mapping, a file, an array) until the call has returned, or copy "
-        "the tensor where it is created",
-        value="not mapped",
-        holds=_died,
+        summary="The memory of input {place} ({name}) was given back before the call that reads it: {names}.",
+        fact="when the call began, the memory of input {place} was gone: {names}",
+        fix="keep what owns the memory until the call has returned (a mapping, a file, an array; a storage "
+        "before its resize_(0)), or copy the tensor where it is created",
+        value="memory that was given back",
+        holds=lambda _event, case: case.failed,
     ),
     _Row(
         ("input", "written", "call"),

@@ -25,7 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..encode import frames
 from ..process import capturing, idle, unmapped
-from ..tensors import checksum, is_plain
+from ..tensors import checksum, is_plain, too_short
 from .journal import Journal
 from .streams import Snapshot, Streams, storage_of
 
@@ -380,9 +380,10 @@ class MemoryLog:
 
     def entering(self, call: int, load: int, inputs: list[torch.Tensor]) -> Watched:
         """Handle the start of a call: report what happened to its memory before."""
-        gone, recording = unmapped(inputs), capturing()
-        for place in gone:
-            self.tell("input", "unmapped", "call", call, input=place)
+        gone, recording = dict.fromkeys(unmapped(inputs), "it is not mapped"), capturing()
+        gone.update(too_short(inputs))
+        for place, why in gone.items():
+            self.tell("input", "unmapped", "call", call, input=place, names=[why])
         for act, names in (("moved", self.managed.moved(load)), ("unmapped", self.managed.unmapped(load))):
             if names:
                 self.tell("constant", act, "update", call, load=load, names=names)
