@@ -105,7 +105,7 @@ TOOLS: dict[Category, tuple[str, str]] = {
         "run_deterministic",
         "run with the input checks, which compare the output of each operator with its fake function",
     ),
-    "concurrency": ("run_deterministic", "find out whether repeated runs agree"),
+    "concurrency": ("run_deterministic", "count how often it fails, before and after the fix"),
     "hang": ("trace_launches", "find the last launch that started"),
     "toolchain": ("check_devices", "check the compiler and the libraries"),
     "environment": ("check_devices", "check driver, devices and tools"),
@@ -136,7 +136,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         why = "to prove the cause, let diagnose run the program that fails"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
-    arguments = call_arguments(case) or workload_arguments(case.workload)
+    inside = best is not None and best.only_in_program  # a call made alone shows nothing
+    arguments = (not inside and call_arguments(case)) or workload_arguments(case.workload)
     if best is not None and best.category == "cost":
         return []
     if unseen_symptom(case):

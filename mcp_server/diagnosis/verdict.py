@@ -484,7 +484,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
             intervention=_deciding(suspect, case),
         )
         for suspect in order
-        if suspect.harmful and is_cause(suspect, case)
+        if suspect.harmful and confidence(suspect, case) == "proven"
     ]
     first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
     later, found = case.following, []

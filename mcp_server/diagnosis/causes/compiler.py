@@ -70,7 +70,7 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
         guilty = each.guilty
         if compiled:
             of_torch = guilty.kind != "op" or guilty.name.startswith(("aten", "prims"))
-            explained = each.category == "compile_failure" and of_torch
+            explained = each.category in ("compile_failure", "illegal_memory_access") and of_torch
         else:
             in_kernel = guilty.kind == "kernel" and not each.weak
             explained = each.category == "illegal_memory_access" and in_kernel

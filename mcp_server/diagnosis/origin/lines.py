@@ -76,7 +76,7 @@ class _Rewriter(ast.NodeTransformer):
                 if isinstance(divisor, ast.Name | ast.Attribute) or _is_number(divisor):
                     return None
                 epsilon, text = with_epsilon(divisor)
-                self.texts.append(text or "divide by 1 where the divisor is 0")
+                self.texts.append(text or _BY_ONE)
                 if epsilon:
                     return ast.BinOp(left, ast.Div(), ast.parse(epsilon, mode="eval").body)
                 self.first.append(f"divisor = {ast.unparse(divisor)}")
@@ -106,6 +106,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.parse(name, mode="eval").body, list(arguments), [])
 
 
+_BY_ONE = "divide by 1 where the divisor is 0: the result there is the dividend, so check what it then means"
 OF_ROOT = ("a / v.sqrt()", "a / torch.where(v == 0, 1, v.sqrt())")
 BY_ROOT = "a / (v + 1e-5).sqrt()"
 _EPSILON = "1e-5"  # as in layer_norm
