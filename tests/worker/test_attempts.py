@@ -359,6 +359,26 @@ def test_an_example_of_size_1_is_replaced_with_one_of_2(tmp_path: Path) -> None:
     assert last.sizes >= 2 and (last.before, last.after) == ("torch.randn(1, 6)", "torch.randn(2, 6)")
 
 
+class Total(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, first: dict[str, torch.Tensor], more: list[torch.Tensor]) -> torch.Tensor:
+        return first["a"] + more[0] + more[1]
+
+
+N = torch.export.Dim("n", max=9)
+
+
+@pytest.mark.parametrize("shapes", [({0: N}, {0: N}), [{0: N}] * 3, {"one": {0: N}, "two": {0: N}}])
+def test_dynamic_shapes_get_the_structure_of_the_arguments(shapes: Any) -> None:
+    """Shapes of whole arguments, in a flat list or under other names are nested as the arguments are."""
+    args = {"a": X}, [X + 1, X + 2]
+    with pytest.raises(Exception) as raised:
+        torch.export.export(Total(), args, dynamic_shapes=shapes)
+    (found,) = attempts(Failing(Total(), args, {}, {"dynamic_shapes": shapes}, raised.value))
+    assert (found.outcome, found.sizes) == ("passes", 6)
+    assert found.again
+    assert found.after == "dynamic_shapes={'first': {'a': {0: n}}, 'more': [{0: n}, {0: n}]}"
+
+
 def test_a_change_that_exports_and_does_not_compile_is_no_fix(tmp_path: Path) -> None:
     """A slice that ends in `.item()` exports, but compiles only if its start is written."""
     model, args = model_of("return x[: int(k.sum())] * 2", tmp_path), (X, torch.tensor([1, 2]))

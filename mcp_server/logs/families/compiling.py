@@ -47,6 +47,16 @@ TABLE.error(
     fix="take the value with .item(), not int(), and state after it with torch._check what always holds (n >= 2 if it asks whether n is 1); for a branch use "
     "torch.where or torch.cond; run a loop a fixed number of times and mask the surplus, or move it into a custom operator",
 )
+TABLE.cause(
+    "shapes_structure",
+    r"(?P<detail>Detected mismatch between the structure of `inputs` and `dynamic_shapes`.*|When `dynamic_shapes` is specified as a dict, its top-level keys.*|(?:Unexpected|Expected|Cannot associate) .*specified at `dynamic_shapes.*)",
+    "compile_failure",
+    "dynamic_shapes does not have the structure of the arguments.",
+    "Detected mismatch between the structure of `inputs` and `dynamic_shapes`: `inputs[0]` has 2 elements, but `dynamic_shapes[0]` has 1 elements",
+    guide=SHAPES_GUIDE,
+    stage="export",
+    fix="nest dynamic_shapes as the arguments are nested: for each tensor {{dimension: Dim}} or None",
+)
 TABLE.error(
     "branch_alias",
     r"(?<!\w)(?P<name>\w+) might be (?P<what>aliasing the input or the output|modifying the input)!",

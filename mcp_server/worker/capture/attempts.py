@@ -46,6 +46,7 @@ from .changes import (
     declared_dims,
     derives,
     functions,
+    in_structure,
     is_hint,
     name_of,
     reachable,
@@ -151,6 +152,7 @@ def attempts(
     `tell` gets a line before each attempt. `only_lines`: try only changes of the model's lines.
     """
     until, found = spent() + BUDGET_S, []
+    given, failing = failing, in_structure(failing)
     with _put_back(failing) as state:
         if failing.stage == "export" and stop(failing) is None:
             tell("looking for the line that stops the export")
@@ -162,7 +164,7 @@ def attempts(
         for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
         if found and found[-1].outcome == "passes" and failing.keep is None:
-            found[-1].again = _fails_again(failing, wanted, state)
+            found[-1].again = _fails_again(given, wanted, state)
     return found
 
 

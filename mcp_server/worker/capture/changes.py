@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from ..encode import INSTALLED
 from ..report import Attempt
+from ..tensors import only_tensors
 from .rewrites import SIZE, VALUE, WHOLE, Context, Expressions, Rewrite, fitting, of_forms
 from .shapes import NO_FAKE, call_of, registered, written
 
@@ -196,6 +197,12 @@ _SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_
 def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterator[Change]:
     """Yield the changes to try, first those that keep the declared sizes. `runs` call the model."""
     text = words(failing)
+    if re.search(STRUCTURE, text):  # without this, no other change has an effect
+        told = Attempt("structure", "nest dynamic_shapes as the arguments are nested")
+        code = re.sub(r"Dim\('(\w+)'[^)]*\)", r"\1", repr(failing.options["dynamic_shapes"]))
+        told.after = "dynamic_shapes=" + re.sub(r"DimHint\((\w+)\)", r"Dim.\1", code)
+        yield Change(told, failing.options)
+        return
     yield from registrations(failing, text)
     yield from fakes(failing, text, runs)
     yield from dense(failing)
@@ -211,12 +218,50 @@ def changes(failing: Failing, runs: Sequence[Callable[[], Any]] = ()) -> Iterato
         yield from as_operator(failing, text, runs)
 
 
+STRUCTURE = r"structure of `inputs` and `dynamic_shapes`|its top-level keys|specified at `dynamic_shapes"
+
+
+def in_structure(failing: Failing) -> Failing:
+    """If the error says that the dynamic shapes have another structure, give them that of the arguments.
+
+    If they are not one for each tensor, the shape of an argument is that of each tensor in it.
+    """
+    shapes = failing.options.get("dynamic_shapes")
+    if shapes is None or not re.search(STRUCTURE, words(failing)):
+        return failing
+    given = _arguments(failing)
+    leaves, spec = pytree.tree_flatten(given)
+    found = pytree.tree_leaves(shapes, is_leaf=_is_shape)
+    if len(found) != len(only_tensors(leaves)):
+        by_name = isinstance(shapes, dict) and not given.keys().isdisjoint(shapes)
+        each = [shapes] * len(given) if _is_shape(shapes) else getattr(shapes, "values", lambda: shapes)()
+        named, found = shapes if by_name else dict(zip(given, each)), []
+        for name, value in given.items():
+            own, count = pytree.tree_leaves(named.get(name), is_leaf=_is_shape), len(only_tensors(value))
+            found += own if len(own) == count else own[:1] * count
+    rest = iter(found)
+    made = [next(rest, None) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    return replace(failing, options={**failing.options, "dynamic_shapes": pytree.tree_unflatten(made, spec)})
+
+
+def _arguments(failing: Failing) -> Dict[str, Any]:
+    module = importlib.import_module("torch.export.dynamic_shapes")
+    given: Dict[str, Any] = module._combine_args(failing.module, failing.args, failing.kwargs)
+    return given
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether this declares the dimensions of one tensor, and not those of several."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return not any(isinstance(each, (dict, list, tuple)) for each in parts)
+
+
 def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
     """Yield the dynamic dimensions: number among the tensors, number among the leaves, dimension, `Dim`."""
     module = importlib.import_module("torch.export.dynamic_shapes")
     found: List[Tuple[Any, Any]] = []
     with contextlib.suppress(Exception):  # the dynamic shapes lack the structure of the inputs
-        given = module._combine_args(failing.module, failing.args, failing.kwargs)
+        given = _arguments(failing)
         shapes = failing.options["dynamic_shapes"]
         named = shapes if isinstance(shapes, dict) else dict(zip(given, shapes))
         module._tree_map_with_path(lambda _at, *pair: found.append(pair), given, named, tree_name="inputs")
@@ -326,13 +371,12 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
     listed_codes = ", ".join(map("".join, zip(names, codes)))
     told = Attempt("largest first", "call the model once with the largest sizes before the export")
     told.note = "what forward builds and keeps then fits all sizes; it could as well be built in __init__"
-    told.after = f"with torch.no_grad():\n    model({listed_codes})"
     open_ended = [
         each for *_, each in declared_dims(failing) if not isinstance(getattr(each, "max", None), int)
     ]
     dims = {each.__name__: torch.export.Dim(each.__name__, min=each.min, max=LONGEST) for each in open_ended}
     listed = [f'{name} = Dim("{name}", max={LONGEST})' for name in dims]
-    told.after = "\n".join((*listed, told.after))
+    told.after = "\n".join((*listed, f"with torch.no_grad():\n    model({listed_codes})"))
     change = _redeclared(failing, told, lambda each: dims.get(name_of(each), each))
     yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, *given))  # type: ignore[misc]
 
@@ -412,8 +456,7 @@ def options(failing: Failing) -> Iterator[Change]:
         told.before, told.after = dims, f'{factor} * Dim("k", min=1)'
         yield replace(_redeclared(failing, told, partial(_multiple, factor)), factor=factor)
     note = "sizes from 2 on; the package does not check a range that export narrows"
-    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
-    told.before, told.after = dims, "Dim.DYNAMIC"
+    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note, before=dims, after="Dim.DYNAMIC")
     yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
     yield _static(failing)
 
@@ -432,10 +475,9 @@ def _static(failing: Failing) -> Change:
     names = [
         name for name in declared if named is not None and name in named["names"].split(", ")
     ] or declared
-    told = Attempt("static", advice(failing))
-    told.action = told.action or "change that line to take every size, or declare the dimension static"
-    told.note = "a static dimension needs inputs padded to one size, or a package for each size"
-    told.before, told.after = _written(names), "None"
+    action = advice(failing) or "change that line to take every size, or declare the dimension static"
+    note = "a static dimension needs inputs padded to one size, or a package for each size"
+    told = Attempt("static", action, note, before=_written(names), after="None")
     change = _redeclared(failing, told, lambda each: None if name_of(each) in names else each)
     return replace(change, narrows=True)
 

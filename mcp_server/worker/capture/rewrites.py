@@ -76,11 +76,6 @@ def in_expression(change: Change) -> Made:
     return made
 
 
-def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> Made:
-    """Adapt a rewrite that needs only its statement and those after it."""
-    return lambda statement, context: change(statement, context.after)
-
-
 def parsed(text: str, **parts: Node) -> Node:
     """Build an expression from a template. Replace names in it with the nodes in `parts`."""
     return Renamed(parts).visit(ast.parse(text, mode="eval").body)
@@ -195,9 +190,9 @@ def only(statements: List[Node], kind: Any) -> Any:
     return statements[0] if len(statements) == 1 and isinstance(statements[0], kind) else None
 
 
-@on_statement
-def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def of_branch(node: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite an `if` with torch.where, if both sides return, or its sides only assign variables."""
+    after = context.after
     if not isinstance(node, ast.If):
         return None
     first, second = only(node.body, ast.Return), only(node.orelse or after[-1:], ast.Return)
@@ -484,8 +479,7 @@ class Selected(ast.NodeTransformer):
         return parsed(text, V=node.value)
 
 
-@on_statement
-def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def of_assert(node: Node, context: Context) -> Optional[List[Node]]:
     """Rewrite an assertion, or an `if` that only raises, with the message if that is a plain text."""
     raises = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Raise) is not None
     if not raises and not isinstance(node, ast.Assert):
@@ -494,21 +488,19 @@ def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
     test = parsed("torch.logical_not(T)", T=test) if raises else test
     given, told = getattr(node, "msg", None), "unexpected" if raises else "check failed"
     message = given if isinstance(given, ast.Constant) else ast.Constant(f"{told}: {ast.unparse(node.test)}")
-    return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *after]
+    return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *context.after]
 
 
-@on_statement
-def without_check(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def without_check(node: Node, context: Context) -> Optional[List[Node]]:
     """Drop `if i.numel() == 0: continue` (or `return`), because operators also accept an empty tensor."""
     if not isinstance(node, ast.If) or node.orelse:
         return None
     is_of_size = any(is_size(each) or calls_method(each, "any") for each in ast.walk(node.test))
-    return [*after] if is_of_size and isinstance(node.body[-1], (ast.Continue, ast.Return)) else None
+    return [*context.after] if is_of_size and isinstance(node.body[-1], (ast.Continue, ast.Return)) else None
 
 
-@on_statement
-def of_try(node: Node, after: List[Node]) -> Optional[List[Node]]:
-    return [*node.body, *after] if isinstance(node, ast.Try) and not node.finalbody else None
+def of_try(node: Node, context: Context) -> Optional[List[Node]]:
+    return [*node.body, *context.after] if isinstance(node, ast.Try) and not node.finalbody else None
 
 
 @in_expression
@@ -779,24 +771,22 @@ ANY = f"{VALUE}|{SIZE}"
 UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an export that passed
 
 
-@on_statement
-def as_tuple(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def as_tuple(node: Node, context: Context) -> Optional[List[Node]]:
     """Return a plain tuple: a package cannot have the types that `torch.topk` and others return."""
     if not isinstance(node, ast.Return) or node.value is None:
         return None
-    return [ast.Return(parsed("tuple(X)", X=node.value)), *after]
+    return [ast.Return(parsed("tuple(X)", X=node.value)), *context.after]
 
 
 WRITES = ("print", "debug", "info", "warning", "error", "exception", "log", "write", "add_scalar")
 
 
-@on_statement
-def only_outside(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def only_outside(node: Node, context: Context) -> Optional[List[Node]]:
     """Skip `print(f"{x.max():.2f}")` in an export, where tensors have no values."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not calls(call, *WRITES) and not calls_method(call, *WRITES):
         return None
-    return [ast.If(parsed("not torch.compiler.is_exporting()"), [node], []), *after]
+    return [ast.If(parsed("not torch.compiler.is_exporting()"), [node], []), *context.after]
 
 
 QUANTIZED = "torch.quantize_per_tensor(X, S, Z, torch.{}).dequantize()"
