@@ -186,13 +186,17 @@ class DiagnosisState(CallSeen):
         return (plain is not None and plain.as_expected) or (self.ended_well and meant)
 
     @property
+    def first_bad(self) -> FirstBad | None:
+        """The first bad value that a watched launch read or wrote."""
+        return self.kernel_io.first_bad if self.kernel_io is not None else None
+
+    @property
     def nan_unjudged(self) -> bool:
         """Whether a kernel makes NaN that no check judged, and that eager mode may make as well.
 
         The model may intend the NaN, or be at fault.
         """
-        first = self.kernel_io.first_bad if self.kernel_io is not None else None
-        plain = self.plain_run
+        first, plain = self.first_bad, self.plain_run
         checked = plain is not None and plain.as_expected
         made = first is not None and first.kind == "kernel" and first.what == "non_finite"
         open_question = self.symptom.seen is None and not checked and self.equals_eager is not False
@@ -206,7 +210,7 @@ class DiagnosisState(CallSeen):
     @property
     def nan_given(self) -> str | None:
         """The input whose NaN is the first bad value, if the outputs are finite once it is replaced."""
-        first = self.kernel_io.first_bad if self.kernel_io is not None else None
+        first = self.first_bad
         if first is None or first.kind != "input" or first.element.value != "nan":
             return None
         filled = (t for t in self.trials.values() if t.effect is Effect.GONE and t.proves)

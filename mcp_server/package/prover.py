@@ -550,14 +550,6 @@ class Padding:
     needed: float
 
 
-@dataclass(frozen=True)
-class NarrowSum:
-    """A sum in 16 bits: its 1-based line and the code on it."""
-
-    line: int
-    code: str
-
-
 def paddings(kernel: Kernel) -> tuple[Padding, ...]:
     """List the reductions whose result is changed by masked-off lanes, in source order."""
     lines, found = kernel.source.split("\n"), []
@@ -573,12 +565,12 @@ def paddings(kernel: Kernel) -> tuple[Padding, ...]:
     return tuple(found)
 
 
-def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
-    """List the sums of a kernel that are kept in 16 bits, in source order."""
+def narrow_sums(kernel: Kernel) -> list[tuple[int, str]]:
+    """List line and code of the sums of a kernel that are kept in 16 bits, in source order."""
     lines = kernel.source.split("\n")
     folds = _reductions(kernel, loops=True)
     sums = (line for line, fold in folds if fold.kind == "sum" and fold.dtype in _HALF)
-    return tuple(NarrowSum(line, lines[line - 1].strip()) for line in dict.fromkeys(sums))
+    return [(line, lines[line - 1].strip()) for line in dict.fromkeys(sums)]
 
 
 def _reductions(kernel: Kernel, *, loops: bool = False) -> Iterator[tuple[int, Fold]]:

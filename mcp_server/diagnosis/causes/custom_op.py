@@ -29,7 +29,7 @@ from mcp_server.errors import argument
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.prover import NarrowSum, Padding, narrow_sums, paddings
+from mcp_server.package.prover import Padding, narrow_sums, paddings
 from mcp_server.plurals import quoted
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
@@ -263,7 +263,7 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[_Mistake]:
-    yield from map(_narrow, narrow_sums(kernel)[:1])
+    yield from (_narrow(*each) for each in narrow_sums(kernel)[:1])
     yield from map(_padded, paddings(kernel)[:1])
     for kind, (summary, fact, advice) in SHOWN.items():
         change = case.users_changes.get((kernel.name, kind))
@@ -318,12 +318,12 @@ class _Mistake:
     advice: str
 
 
-def _narrow(found: NarrowSum) -> _Mistake:
+def _narrow(line: int, code: str) -> _Mistake:
     return _Mistake(
         "narrow_sum",
-        found.code,
-        f"{{kernel}} sums in 16 bits, too few for a long sum: {found.code}.",
-        f"{found.code} at line {found.line} is kept in 16 bits",
+        code,
+        f"{{kernel}} sums in 16 bits, too few for a long sum: {code}.",
+        f"{code} at line {line} is kept in 16 bits",
         "widen what is summed to float32, and narrow the result when it is stored",
     )
 

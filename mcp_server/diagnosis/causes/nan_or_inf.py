@@ -42,7 +42,7 @@ _KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "const
 
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     """The source of the first bad value, and inputs with a few infinite or extreme elements."""
-    first = case.kernel_io.first_bad if case.kernel_io is not None else None
+    first = case.first_bad
     if case.outputs_nonfinite and case.failed and not case.nan_accepted:
         # Inputs with a few infinities or extreme numbers. A mask has many; a trial decides.
         leaves = dict(case.named_leaves)
@@ -277,7 +277,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package is finite nevertheless: NaN in eager mode explains no failure
     guilty = component("op", event.op, lines_of(event))
-    known = case.kernel_io.first_bad if case.kernel_io is not None else None
+    known = case.first_bad
     if known is not None and known.kind == "kernel":
         guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
     yield Suspect(

@@ -21,6 +21,7 @@ from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import names_in
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.terms.term import itemsize_of
+from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, was
 from mcp_server.worker.protocol import Change
 
@@ -39,6 +40,17 @@ def _bytes(buffer: Buffer, sizes: Sizes) -> int | None:
     known = [int(value) for value in values if value is not None]
     whole = len(known) == len(values)
     return prod(known) * itemsize_of(buffer.dtype) if buffer.dtype and whole else None
+
+
+def _first_writer(buffer: Buffer, view: PackageView) -> int | None:
+    """The first launch that writes the buffer's memory, under any name."""
+    names = view.sharing[buffer.storage]
+    return min((n for name in names for n in view.writers_of_name.get(name, ())), default=None)
+
+
+def _written(buffer: Buffer, writer: str, case: DiagnosisState) -> str:
+    shape = " x ".join(str(evaluate(each, case.sizes)) for each in buffer.sizes or ())
+    return f"{buffer.name}, which {writer} writes, is {shape} of {buffer.dtype}"
 
 
 def _symbols(buffer: Buffer) -> set[str]:
@@ -62,11 +74,9 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
             if size is None or abs(size - asked) > ROUNDING * asked:
                 continue
-            # The first launch that writes its memory, under any name.
-            names = case.view.sharing[buffer.storage]
-            writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
-            if writers:
-                yield _of_buffer(buffer, min(writers), reported(root, source), case)
+            writer = _first_writer(buffer, case.view)
+            if writer is not None:
+                yield _of_buffer(buffer, writer, reported(root, source), case)
                 return
 
 
@@ -189,15 +199,12 @@ def largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     allocated = [b for b in case.view.wrapper.buffers.values() if b.kind == "allocated" and b.sizes]
     known = [(size, b) for b in allocated if (size := _bytes(b, case.sizes)) is not None]
     size, buffer = max(known, key=lambda each: each[0], default=(0, None))
-    names = case.view.sharing[buffer.storage] if buffer is not None else ()
-    writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
-    if buffer is None or size < LARGE or not writers:
+    launch = _first_writer(buffer, case.view) if buffer is not None else None
+    if buffer is None or size < LARGE or launch is None:
         return
-    launch = min(writers)
     party = launch_component(launch, case.launches[launch].kernel, case)
-    shape = " x ".join(str(evaluate(each, case.sizes)) for each in buffer.sizes or ())
     total = sum(each for each, _ in known) / 1e6
-    fact = f"{buffer.name}, which launch {launch} writes, is {shape} of {buffer.dtype}: {size / 1e6:.4g} MB"
+    fact = f"{_written(buffer, f'launch {launch}', case)}: {size / 1e6:.4g} MB"
     summary = f"The largest buffer that the package allocates in a call is {fact}. All its buffers add up to "
     summary += (
         f"{total:.4g} MB, not all in use at the same time. An operator may allocate more for its result."
@@ -206,12 +213,8 @@ def largest_buffer(case: DiagnosisState) -> Iterator[tuple[int, Suspect]]:
     fixes = (fix for name, fix in _SMALLER.items() if re.search(rf"\b{name}\(", code))
     parts = "compute this in parts, over chunks of one dimension, or without the intermediate result"
     fix = next(fixes, parts)
-    yield (
-        size,
-        _uses(
-            party.model_copy(update={"value": f"{size} bytes"}), summary, [seen("inspect_package", fact)], fix
-        ),
-    )
+    party = party.model_copy(update={"value": f"{size} bytes"})
+    yield size, _uses(party, summary, [seen("inspect_package", fact)], fix)
 
 
 # By operator in a model line: a form with the same result and without the large intermediate.
@@ -235,7 +238,6 @@ def asked_for(root: ErrorFact) -> float | None:
 def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisState) -> Suspect:
     sizes = case.sizes
     party = launch_component(writer, case.launches[writer].kernel, case)
-    shape = " x ".join(str(evaluate(each, sizes)) for each in buffer.sizes or ())
     names, labels = _symbols(buffer), {item.name: item.label for item in case.compiled_inputs}
     dims = ", ".join(
         f"dimension {symbol.dim} of {labels[symbol.name]}"
@@ -243,7 +245,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         if symbol.symbol in names and symbol.name in labels
     )
     size, lines = f"{_bytes(buffer, sizes)} bytes", [*party.model_locations[:3], *case.call_locations[:1]]
-    fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
+    fact = f"{_written(buffer, f'launch {writer} ({party.name})', case)} here"
     facts = [error, seen("inspect_package", fact)]
     # The memory left for the call, if the program or its shell limited it.
     call = case.captured.failing

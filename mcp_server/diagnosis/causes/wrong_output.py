@@ -259,7 +259,7 @@ def detect_in_captures(case: DiagnosisState) -> Iterator[Suspect]:
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
     """Yield the launches that are wrong on correct inputs, each with a trial that runs it in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
-    bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
+    bad = case.first_bad if case.outputs_nonfinite else None
     numbers = listed([str(each.launch) for each in every.wrong])
     also = f" Wrong launches: {numbers}." if len(every.wrong) > 1 else ""
     for each in every.wrong:

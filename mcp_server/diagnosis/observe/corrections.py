@@ -296,7 +296,7 @@ def shown_by_code(
 ) -> list[tuple[str, int, str]]:
     """List kind, line and `needed` of mistakes that follow from a kernel's code and the sizes of the call."""
     found = [("padded", each.load_line, f"float('{each.needed}')") for each in paddings(kernel)]
-    found += [("narrow_sum", each.line, "") for each in narrow_sums(kernel)]
+    found += [("narrow_sum", line, "") for line, _ in narrow_sums(kernel)]
     narrow = narrow_addresses(view, sizes) if view is not None else []
     return found + [("overflow", line, "") for name, line in narrow if name == kernel.name]
 

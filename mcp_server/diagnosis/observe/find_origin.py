@@ -89,7 +89,7 @@ class FindOutputOrigin(FindOrigin, seconds=6):
     """If the first bad value proved harmless, walk back from the last one that the call writes."""
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        first = case.kernel_io.first_bad if case.kernel_io is not None else None
+        first = case.first_bad
         if case.view is None or first is None or first.what != "non_finite" or not case.outputs_nonfinite:
             return 0.0
         of_values = [each for each in case.suspects if each.category == "nan_or_inf"]
@@ -142,7 +142,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
         return []
-    first = case.kernel_io.first_bad if case.kernel_io is not None else None
+    first = case.first_bad
     if first is not None and first.kind == "kernel" and first.what == "non_finite":
         fault = Fault.of_first_bad(first)
         return [fault] if fault is not None and case.nan_questioned else []
