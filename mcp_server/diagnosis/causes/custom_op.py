@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from mcp_server.diagnosis.causes.illegal_memory_access import fix_with, numbers_doubted
@@ -246,30 +246,33 @@ def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
         return
     kernels = {k.name: (k, launch) for launch in reversed(case.launches) if (k := kernel_of(launch, case))}
     for kernel, launch in kernels.values():
-        for each in _mistakes(kernel, case):
-            lines = lines_in_script(case, re.compile(re.escape(each.code)))
-            change = case.users_changes.get((kernel.name, each.kind))
+        for kind, code, (what, fact, advice) in _mistakes(kernel, case):
+            lines = lines_in_script(case, re.compile(re.escape(code)))
+            change = case.users_changes.get((kernel.name, kind))
             yield Suspect(
                 category="wrong_output",
                 guilty=kernel_party(kernel.symbol, launch, lines, case),
-                summary=each.summary.format(kernel=kernel.symbol),
+                summary=f"{kernel.symbol} {what}: {code}.",
                 level=CausalLevel.FAULT_SITE,
-                evidence=(seen("inspect_package", each.fact),),
-                fix=fix_with(each.advice, change, case, each.code),
+                evidence=(seen("inspect_package", f"{code} {fact}"),),
+                fix=fix_with(advice, change, case, code),
                 intervention=change,
                 weak=plain == "none" and not numbers_doubted(case),
                 observed=False,
             )
 
 
-def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[_Mistake]:
-    yield from (_narrow(*each) for each in narrow_sums(kernel)[:1])
-    yield from map(_padded, paddings(kernel)[:1])
-    for kind, (summary, fact, advice) in SHOWN.items():
+_Words = tuple[str, str, str]  # what the kernel does, what its code shows, and what to do
+
+
+def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[tuple[str, str, _Words]]:
+    """Yield kind, code and words of each mistake of a kernel."""
+    yield from (("narrow_sum", code, _narrow(line)) for line, code in narrow_sums(kernel)[:1])
+    yield from (("padded", each.load, _padded(each)) for each in paddings(kernel)[:1])
+    for kind, words in SHOWN.items():
         change = case.users_changes.get((kernel.name, kind))
         if change is not None and case.trials[change.key].effect is Effect.GONE:
-            code = change.before_code
-            yield _Mistake(kind, code, f"{{kernel}} {summary}: {code}.", f"{code} {fact}", advice)
+            yield kind, change.before_code, words
 
 
 # Signs in a kernel's text that may be intended. Each is a suspect only if the program passes without it.
@@ -307,38 +310,23 @@ SHOWN = {
 }
 
 
-@dataclass(frozen=True)
-class _Mistake:
-    """A mistake of a kernel, with its `code`."""
-
-    kind: str
-    code: str
-    summary: str
-    fact: str
-    advice: str
-
-
-def _narrow(line: int, code: str) -> _Mistake:
-    return _Mistake(
-        "narrow_sum",
-        code,
-        f"{{kernel}} sums in 16 bits, too few for a long sum: {code}.",
-        f"{code} at line {line} is kept in 16 bits",
+def _narrow(line: int) -> _Words:
+    return (
+        "sums in 16 bits, too few for a long sum",
+        f"at line {line} is kept in 16 bits",
         "widen what is summed to float32, and narrow the result when it is stored",
     )
 
 
-def _padded(found: Padding) -> _Mistake:
+def _padded(found: Padding) -> _Words:
     needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
     advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
     if math.isinf(found.needed):
         advice = f"load masked lanes with other={needed}, and start a running {found.kind} from it"
     held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
-    return _Mistake(
-        "padded",
-        found.load,
-        f"Lanes that the mask of {{kernel}} leaves out take part in {found.code}: they hold {held}, but "
-        f"must hold {needed}.",
-        f"{found.load} at line {found.load_line}, gives masked-out lanes a value that reaches {found.code}",
+    return (
+        f"lets lanes that its mask leaves out take part in {found.code}, where they hold {held} and must "
+        f"hold {needed}",
+        f"at line {found.load_line}, gives masked-out lanes a value that reaches {found.code}",
         advice,
     )
