@@ -454,10 +454,10 @@ def form_trials(case: DiagnosisState) -> Iterator[Trial]:
             f"the call with {words.format(', '.join(dict.fromkeys(e.op for e in case.eager_events(kind))))}",
             not_for_shipping="That was done in a copy of the exported program, in eager mode.",
         )
-        trial = judged_elsewhere(
-            change, Effect.GONE if changed else Effect.SAME, Seen("ok", differs="other values than expected")
+        effect, reason = (
+            (Effect.GONE, "the call returned the expected values") if changed else (Effect.SAME, "")
         )
-        yield replace(trial, reason="the call returned the expected values") if changed else trial
+        yield judged_elsewhere(change, effect, Seen("ok", differs="other values than expected"), reason)
 
 
 # What another form of a program changes, in words, and the events of its operators.

@@ -276,10 +276,11 @@ class Trial:
         )
 
 
-def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
+def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen, reason: str = "") -> Trial:
     """Return the trial of a change that was judged by something other than calls of the package."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
-    return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
+    unknown = SideEffects(known=False)
+    return Trial(intervention, effect, failing, after, failing, side_effects=unknown, reason=reason)
 
 
 def change_in_words(what: str) -> str:

@@ -63,9 +63,8 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     at = "in {} calls in turn" if tried.stage in IN_TURN else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
     failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
-    trial = judged_elsewhere(change, Effect.GONE, failing)
     left = "; its compile was not tried" if stage == "export" and not both else ""
-    return replace(trial, reason=passed + at_sizes + left)
+    return judged_elsewhere(change, Effect.GONE, failing, passed + at_sizes + left)
 
 
 def _of_state(found: Attempt) -> Trial:
@@ -78,7 +77,7 @@ def _of_state(found: Attempt) -> Trial:
     )
     failing = Seen("ok", differs=f"other outputs than the program in one of {found.sizes} calls in turn")
     reason = f"the call of the model returned what its exported program returns, {found.sizes} times in turn"
-    return replace(judged_elsewhere(change, Effect.GONE, failing), reason=reason)
+    return judged_elsewhere(change, Effect.GONE, failing, reason)
 
 
 def action_of(found: Attempt) -> str:

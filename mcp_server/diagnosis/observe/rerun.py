@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -99,9 +99,9 @@ class RunAlone(Observation):
         failing = Seen("raised", text=failed[0] if failed else "an error")
         if again.failure == "none":
             return
-        trial = judged_elsewhere(change, Effect.GONE if passed else Effect.SAME, failing)
-        case.trials[change.key] = replace(trial, reason="the program passed" if passed else "")
+        case.trials[change.key] = judged_elsewhere(change, Effect.SAME, failing)
         if passed:
+            case.trials[change.key] = judged_elsewhere(change, Effect.GONE, failing, "the program passed")
             case.users_changes["", kind] = change
 
     async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
@@ -327,27 +327,24 @@ async def _run_with(
         changed = await capture(context, workload, env=env, gpus=gpus_of(None))
     errors = [root for _, root in case.own_roots]
     failing = Seen("raised", text=errors[0].text if errors else "an error")
+    undecided = partial(judged_elsewhere, change, Effect.NOT_APPLICABLE, failing)
     if not changed.compiles and case.captured.compiles:
-        return _undecided(change, failing, "the program did not compile its package again")
+        return undecided("the program did not compile its package again")
     returned = [sum(call.outcome == "ok" for call in each.calls) for each in (case.captured, changed)]
     further = returned[1] > returned[0]
     if not changed.finished.ok and not further:
         root = see("changed", changed.finished).root
         if root is None or not errors or root.family.id != errors[0].family.id:
-            return _undecided(change, failing, "with the change, the program failed in another way")
+            return undecided("with the change, the program failed in another way")
         return judged_elsewhere(change, Effect.SAME, failing)
     with _without_packages(case, context):
         again = await capture(context, workload, gpus=gpus_of(None))
     if again.finished.ok:
-        return _undecided(change, failing, "the program passed without the change, too")
+        return undecided("the program passed without the change, too")
     if not changed.finished.ok:
         reason = "with the change it got past the failing call, and failed later"
-        return replace(judged_elsewhere(change, Effect.CHANGED, failing), reason=reason)
-    return replace(judged_elsewhere(change, Effect.GONE, failing), reason="the program passed")
-
-
-def _undecided(change: Intervention, failing: Seen, why: str) -> Trial:
-    return replace(judged_elsewhere(change, Effect.NOT_APPLICABLE, failing), reason=why)
+        return judged_elsewhere(change, Effect.CHANGED, failing, reason)
+    return judged_elsewhere(change, Effect.GONE, failing, "the program passed")
 
 
 @contextlib.contextmanager
