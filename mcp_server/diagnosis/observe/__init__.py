@@ -55,8 +55,7 @@ class Observation(ABC):
     decisive: bool = False
 
     def __init_subclass__(cls, name: str = "", **facts: float) -> None:
-        made = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-        cls.name = name or vars(cls).get("name", made)
+        cls.name = name or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         for fact, value in facts.items():
             assert fact in Observation.__annotations__, fact
             setattr(cls, fact, value)

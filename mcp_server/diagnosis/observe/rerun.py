@@ -68,17 +68,12 @@ def plain_command(case: DiagnosisState, context: Context, env: Mapping[str, str]
     )
 
 
-class RunAlone(Observation):
+class RunAlone(Observation, seconds=30, best=DECIDES, alone=True):
     """Run the program again without the hook, which may hide a race, or where a correction may cure it.
 
     The hook takes time before each call, and waits for the device after it. If the program fails without the
     hook, run it corrected, or with each kernel finished before the next starts, and once more unchanged.
     """
-
-    name = "run_alone"
-    seconds = 30.0
-    best = DECIDES
-    alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.capture is None:
@@ -171,12 +166,8 @@ def _may_race(case: DiagnosisState) -> bool:
     return streams or any(map(UNWAITED.search, map(text_of, files)))
 
 
-class ReadUsersKernel(Observation):
+class ReadUsersKernel(Observation, seconds=0.1, best=NEEDED):
     """Find the user's Triton kernel that failed to compile, in the files with lines of the program."""
-
-    name = "read_users_kernel"
-    seconds = 0.1
-    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.best if case.package is None and case.runs and _refused(case) is not None else 0.0
@@ -225,16 +216,11 @@ def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
     return []
 
 
-class TryUsersKernels(Observation):
+class TryUsersKernels(Observation, seconds=40, best=DECIDES, alone=True):
     """Run the program with a line corrected where its text shows a mistake, then again without.
 
     The line is in a user's kernel, or rebinds the input of a CUDA graph.
     """
-
-    name = "try_users_kernels"
-    seconds = 40.0
-    best = DECIDES
-    alone = True
 
     def after_proof(self, case: DiagnosisState) -> bool:
         """Whether a proven index may mark unused elements, so that a mask in the kernel is the better fix."""
