@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.call_seen import CallSeen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
@@ -213,7 +213,7 @@ class DiagnosisState(CallSeen):
         first = self.first_bad
         if first is None or first.kind != "input" or first.element.value != "nan":
             return None
-        filled = (t for t in self.trials.values() if t.effect is Effect.GONE and t.proves)
+        filled = (t for t in self.trials.values() if t.gone and t.proves)
         changes = (each.intervention.changes for each in filled)
         finite = (all(c.where is not None and c.where.non_finite for c in each) for each in changes if each)
         return first.name if any(finite) else None

@@ -270,7 +270,7 @@ def _elements(
 def _outcome(trial: Trial) -> Outcome:
     if trial.effect is Effect.NOT_APPLICABLE:
         return "no_failure" if trial.before.failure == trial.again.failure == "none" else "not_applicable"
-    if trial.effect is Effect.GONE:
+    if trial.gone:
         if trial.before.failure == "nonfinite" and trial.after.non_finite:
             return "changed"
         if not trial.side_effects.known:

@@ -123,9 +123,7 @@ def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
 def _joint(case: DiagnosisState) -> Trial | None:
     """Return the trial of the fewest changes that together remove the failure, if all are needed."""
     tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
-    together = (
-        t for t in case.trials.values() if t.effect is Effect.GONE and t.proves and t.intervention.parts
-    )
+    together = (t for t in case.trials.values() if t.gone and t.proves and t.intervention.parts)
     for trial in sorted(together, key=lambda trial: len(trial.intervention.parts)):
         parts = frozenset(trial.intervention.parts)
         if len(parts) > 1 and all(parts - {part} in tried for part in parts):
@@ -166,7 +164,7 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
 def _decides(trial: Trial) -> bool:
     """Whether a trial proves a cause. If the process only died in another way, that may be chance."""
     by_values = trial.after.failure in ("differs", "nonfinite") and trial.before.failure != "signal"
-    definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
+    definite = trial.gone or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
 
 
@@ -440,7 +438,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     trials = trials_of(suspect, case)
     if trials:
         last = trials[-1]
-        if last.intervention.hides and last.effect is Effect.GONE:
+        if last.intervention.hides and last.gone:
             where = "returns, which shows where it fails, but not which value is wrong"
             return f"{last.intervention.what} {where}: change only that value with try_fix"
         return f"{last.intervention.what}: {last.reason or last.after.describe()}"
@@ -587,7 +585,7 @@ def _came_back(trial: Trial) -> str:
 
 def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:
     """The trial that proves the cause: the failure disappeared with the change, and returned without it."""
-    return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
+    return next((t for t in trials_of(suspect, case) if t.proves and t.gone), None)
 
 
 def _worded(trial: Trial, suspect: Suspect) -> Intervention:

@@ -70,7 +70,7 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
         options=Options(alternatives=tuple(options[:MOST_ALTERNATIVES])),
     )
     trial = case.trials.get(test.key)
-    if trial is not None and trial.effect is not Effect.GONE:
+    if trial is not None and not trial.gone:
         return
     facts = trial.after.facts if trial is not None else None
     names = facts.constants if facts is not None else ()
@@ -207,7 +207,7 @@ def _of_package(
     name, of_program = read.constant.fqn, programs_values([read.constant.fqn], case)
     changes = [*([of_program] if of_program is not None else []), *changes]
     trials = [case.trials.get(each.key) for each in changes]
-    cured = next((t for t in trials if t is not None and t.effect is Effect.GONE), None)
+    cured = next((t for t in trials if t is not None and t.gone), None)
     open_ones = [each for each, trial in zip(changes, trials, strict=True) if trial is None]
     chosen = cured.intervention if cured is not None else next(iter(open_ones), None)
     launch = next((each.index for each in case.launches if read.constant.name in each.reads), None)
@@ -396,7 +396,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     trial = case.trials.get(omitting.key) if omitting is not None else None
     if plain == "differs" and not bad and trial is not None and trial.effect is Effect.SAME:
         return  # the expected outputs are those of the new weights: with the old ones, the call fails anyway
-    facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
+    facts = trial.after.facts if trial is not None and trial.gone else None
     enough = facts.constants if facts is not None else ()
     name = next(iter((*enough, *bad)), "")
     if not name:

@@ -22,7 +22,7 @@ from mcp_server.diagnosis.components import (
     reported,
     seen,
 )
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import UNREGISTERED, CausalLevel, Suspect
 from mcp_server.errors import argument
@@ -271,7 +271,7 @@ def _mistakes(kernel: Kernel, case: DiagnosisState) -> Iterator[tuple[str, str, 
     yield from (("padded", each.load, _padded(each)) for each in paddings(kernel)[:1])
     for kind, words in SHOWN.items():
         change = case.users_changes.get((kernel.name, kind))
-        if change is not None and case.trials[change.key].effect is Effect.GONE:
+        if change is not None and case.trials[change.key].gone:
             yield kind, change.before_code, words
 
 

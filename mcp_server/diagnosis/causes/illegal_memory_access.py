@@ -97,7 +97,7 @@ def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
     """The change of the user's kernel with which the program passed. None if no change did."""
     name = fault.launch.kernel if fault.launch is not None else ""
     tried = [change for (kernel, _), change in case.users_changes.items() if kernel == name]
-    return next((each for each in tried if case.trials[each.key].effect is Effect.GONE), None)
+    return next((each for each in tried if case.trials[each.key].gone), None)
 
 
 def _blame(fault: Fault, change: Intervention | None, marker: str) -> Blame:
@@ -289,7 +289,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
 def fix_with(text: str, change: Intervention | None, case: DiagnosisState, before: str = "") -> Fix:
     """The fix in words, and the lines of the change of the user's kernel with which the program passed."""
     tried = case.trials.get(change.key) if change is not None else None
-    if change is None or change.kind is not Kind.SOURCE or tried is None or tried.effect is not Effect.GONE:
+    if change is None or change.kind is not Kind.SOURCE or tried is None or not tried.gone:
         return Fix(text=text, before=before or None)
     return Fix(text=text, before=change.before_code, after=change.after_code)
 

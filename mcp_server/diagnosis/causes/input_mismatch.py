@@ -124,7 +124,7 @@ def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
         order[first], order[second] = second, first
         test = exchange(tuple(order), tuple(names))
         trial = case.trials.get(test.key)
-        if trial is not None and trial.effect is not Effect.GONE:
+        if trial is not None and not trial.gone:
             continue
         both = f"{names[first]} and {names[second]}"
         yield Suspect(
@@ -153,7 +153,7 @@ def detect_preparation(case: DiagnosisState) -> Iterator[Suspect]:
         prepared = _sorted if item.name in searched else _preparations
         for test, value, fix in prepared(leaf_of(item), given):
             trial = case.trials.get(test.key)
-            if trial is not None and trial.effect is not Effect.GONE:
+            if trial is not None and not trial.gone:
                 continue
             yield Suspect(
                 category="input_mismatch",
@@ -226,7 +226,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     name = name_of(compiled) if compiled is not None else "the call's inputs"
     test = _test_of(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
-    gone = trial is not None and trial.effect is Effect.GONE
+    gone = trial is not None and trial.gone
     fault = _bad_access(mismatch, case)
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere

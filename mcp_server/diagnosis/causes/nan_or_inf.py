@@ -18,7 +18,7 @@ from mcp_server.diagnosis.components import (
     seen,
 )
 from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
-from mcp_server.diagnosis.interventions.base import Effect, Intervention
+from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.origin.lines import guarded_line, idiom_of
@@ -76,7 +76,7 @@ def _with_ordinary(
     """An input with unusual elements. A call with ordinary ones in their place proves or clears it."""
     fill, name = replace_where(leaf_of(item), where, value), name_of(item)
     trial = case.trials.get(fill.key)
-    facts = trial.after.facts if trial is not None and trial.effect is Effect.GONE else None
+    facts = trial.after.facts if trial is not None and trial.gone else None
     few = [each for each in (facts.inputs if facts is not None else ()) if each.changed <= MOST_EXTREME]
     places = [f"{name}{list(place.index)} = {place.before}" for each in few for place in each.first]
     of = places[0] if places else f"{name} has elements that are {what}"

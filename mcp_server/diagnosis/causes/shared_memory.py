@@ -17,7 +17,7 @@ from mcp_server.diagnosis.components import (
     written_inputs,
     written_storages,
 )
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
+from mcp_server.diagnosis.interventions.base import Intervention, Kind
 from mcp_server.diagnosis.interventions.input import as_before
 from mcp_server.diagnosis.program_seen import FilledInput
 from mcp_server.diagnosis.state import DiagnosisState
@@ -387,7 +387,7 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
     seen_by_hook = {each.interval for each in case.captured.memory}
     for kind in [each for each in WAITS if each not in seen_by_hook]:
         change = case.users_changes.get(("", kind))
-        if change is not None and case.trials[change.key].effect is Effect.GONE:
+        if change is not None and case.trials[change.key].gone:
             yield _out_of_order(kind, change, case)
     call = case.suspect_call
     shared = [

@@ -268,7 +268,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     if case.failure_of("plain") != "differs" and not check_failed(case):
         return
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
-    cured = exact is not None and exact.effect is Effect.GONE  # decides even if runs of the program differ
+    cured = exact is not None and exact.gone  # decides even if runs of the program differ
     if overflowed and (case.equals_eager or cured):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)
@@ -282,7 +282,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     if training and (case.equals_eager or tried is not None):
         yield replace(_training(training, case), intervention=tried, harmful=case.failed)
     drift, trial = own_drift(case) or next(iter(case.captured.drifts), None), case.trials.get(WEIGHTS)
-    cured = trial is not None and trial.effect is Effect.GONE
+    cured = trial is not None and trial.gone
     if drift is not None:
         found, tried = replace(_drifted(drift, case), harmful=case.failed), _tried(WEIGHTS, case)
         # Later updates of constants may have given the package the new weights. Another model where the check

@@ -263,6 +263,10 @@ class Trial:
     command: str = ""
 
     @property
+    def gone(self) -> bool:
+        return self.effect is Effect.GONE
+
+    @property
     def proves(self) -> bool:
         """Whether the failure occurred, disappeared with the change, and returned without it."""
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE

@@ -136,7 +136,7 @@ def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Interven
     every = _all_of(list(parts.values()))
     if every.key not in case.trials:
         return [every]
-    tried = [trial.intervention for trial in case.trials.values() if trial.effect is Effect.GONE]
+    tried = [trial.intervention for trial in case.trials.values() if trial.gone]
     removing = (each.parts for each in tried if each.parts and set(each.parts) <= parts.keys())
     enough = min(removing, key=len, default=())
     fewer = [[parts[key] for key in enough if key != without] for without in enough]
@@ -158,7 +158,7 @@ def _by_program(case: DiagnosisState) -> bool:
 
 def judged(trial: Trial) -> Trial:
     """Judge a trial by the outputs, if the calls returned. NOT_APPLICABLE if no expectation fits."""
-    fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
+    fails_by_values, gone = trial.before.failure == "differs", trial.gone
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # the elements that are left are still wrong
         same = "a call with fewer elements returns the same values for them, including the wrong ones"

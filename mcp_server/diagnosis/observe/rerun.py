@@ -242,7 +242,7 @@ class TryUsersKernels(Observation, seconds=40, best=DECIDES, alone=True):
             case.trials[change.key] = trial = await _run_with(case, context, file, change, text)
             if kernel or trial.proves:
                 case.users_changes.setdefault((kernel, mistake.kind), change)
-            if trial.effect is Effect.GONE or (trial.proves and not kernel):
+            if trial.gone or (trial.proves and not kernel):
                 return
 
 
