@@ -15,7 +15,7 @@ from math import prod
 from mcp_server.diagnosis.components import is_whole
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
+from mcp_server.package.assertion import Candidate, IndexSource, assertion_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.symbols import scalar_values
 from mcp_server.package.terms.accesses import slice_read
@@ -64,11 +64,7 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
     error = index_error(case)
     if error is None or case.view is None:
         return ()
-    fields = error.fields
-    # The line of the check. For a C++ kernel the error was raised on this line (torch 2.8-2.15).
-    line = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
-    number = int(line) if line.isdigit() else None
-    assertion = read_assertion(error.text, fields.get("file"), number, fields.get("kernel"))
+    assertion = assertion_of(error)
     return case.view.tracer.trace(assertion) if assertion is not None else ()
 
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Fix, outside, rejecting
 from mcp_server.package.exported import Provenance, indexing_first
 from mcp_server.package.kernels import Kernel
@@ -227,6 +228,15 @@ def read_assertion(
     if location is not None:
         file, line = file or location["file"], line or int(location["line"])
     return Assertion(condition, file, line, kernel or (host["kernel"] if host else None))
+
+
+def assertion_of(error: ErrorFact) -> Assertion | None:
+    """Return the assertion in an error of a log. A C++ kernel raises its error on the line of the check."""
+    fields, kernel = error.fields, error.fields.get("kernel")
+    raised = fields if kernel else {}
+    line = fields.get("line") or raised.get("raised_line") or ""
+    file = fields.get("file") or raised.get("raised_file")
+    return read_assertion(error.text, file, int(line) if line.isdigit() else None, kernel)
 
 
 def generated_line(kernel: Kernel, line: int) -> int:

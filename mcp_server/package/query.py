@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.assertion import explain, propose, read_assertion
+from mcp_server.package.assertion import Assertion, explain, propose
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Buffer, Launch
 from mcp_server.package.symbols import names_in, plain, resolve_bound
@@ -142,14 +142,11 @@ def launches_of_kernel(view: PackageView, name: str) -> list[int]:
     return numbers or view.wrapper.launches_of.get(_kernel(view, name).name, [])
 
 
-def assertion_facts(
-    view: PackageView, text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
-) -> list[Fact]:
-    """Return every launch that may have printed an index assertion. Raise `ProblemError` for other text.
+def assertion_facts(view: PackageView, assertion: Assertion | None, text: str) -> list[Fact]:
+    """Return every launch that may have printed an assertion. Raise `ProblemError` if `text` holds none.
 
     Empty if no kernel of the package has the check.
     """
-    assertion = read_assertion(text, file, line, kernel)
     if assertion is None:
         example = "index out of bounds: 0 <= tmp6 < ks0"
         raise ProblemError("the text holds no index assertion", value=text[:200], allowed=example)

@@ -22,6 +22,7 @@ from mcp_server.logs.journal import DEVICES, DTYPES, WORDS, read_printout
 from mcp_server.logs.log import lines_of_blocks
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
+from mcp_server.package.assertion import assertion_of
 from mcp_server.package.query import Fact, ambiguity, assertion_facts, no_holder
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
@@ -280,12 +281,8 @@ def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tup
     """Return the package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []
-    # The location of a failed check is in the same line or the next.
-    fields = root.fields
-    file = fields.get("file") or fields.get("raised_file")
-    line = fields.get("line") or fields.get("raised_line")
     view = view_package(package, model_name)
-    found = assertion_facts(view, root.text, file, int(line) if line else None, fields.get("kernel"))
+    found = assertion_facts(view, assertion_of(root), root.text)
     if not found:
         return [], [no_holder(view)]
     notes = [note] if (note := ambiguity(found)) else []

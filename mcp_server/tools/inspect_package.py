@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from mcp_server.model import Record
 from mcp_server.package import query
+from mcp_server.package.assertion import read_assertion
 from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
 from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
@@ -127,7 +128,7 @@ def _answer(view: PackageView, asked: Mapping[str, Any]) -> _Answer:
     """Answer about the one subject in `asked`. An assertion may come with the kernel that printed it."""
     match asked:
         case {"assertion": text}:
-            found = query.assertion_facts(view, text, kernel=asked.get("kernel"))
+            found = query.assertion_facts(view, read_assertion(text, kernel=asked.get("kernel")), text)
             note = query.ambiguity(found) if found else query.no_holder(view)
             return _Answer(found, (note,) if note else ())
         case {"launch": number}:
