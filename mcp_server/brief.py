@@ -26,7 +26,7 @@ from mcp_server.model import (
     Verdict,
 )
 from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
-from mcp_server.plurals import capitalized, counted, ended_again
+from mcp_server.plurals import capitalized, ended_again
 
 MOST_TEXT = 500  # characters in one line
 MOST_REMOVED, MOST_ADDED = 3, 24  # lines of code before and after a fix
@@ -183,15 +183,13 @@ def what_happened(verdict: Verdict) -> str:
 
 def _labelled(label: str, texts: list[str]) -> Iterator[Line]:
     """Yield one line for each text, with the label only before the first."""
-    for number, each in enumerate(texts):
-        yield Line("label", _bounded(each), label if number == 0 else "")
+    yield from (Line("label", _bounded(each), "" if number else label) for number, each in enumerate(texts))
 
 
 def _where(verdict: Verdict) -> Iterator[Line]:
     """Yield where it failed, if known: the line of the model, and the launch."""
     parties = [party for party in (verdict.guilty, verdict.crashing) if party is not None]
-    placed = placed_party(verdict)
-    if placed is not None:
+    if placed := placed_party(verdict):
         yield Line("label", _bounded(_place(placed)), "Where")
     launched = next((party for party in reversed(parties) if party.launch_index is not None), None)
     if launched is not None:
@@ -219,12 +217,11 @@ def _place(party: Component) -> str:
 def _fix(fix: Fix) -> Iterator[Line]:
     text = _bounded(fix.text)
     yield Line("label", capitalized(text), "Fix")
-    before = fix.before if fix.after else None  # if nothing replaces this line, `Where` already shows it
-    lines = (before or "").splitlines()
+    # If nothing replaces the line, `Where` already shows it.
+    lines = (fix.before or "").splitlines() if fix.after else []
     for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
         yield Line("removed", _bounded(line))
-    for line in (fix.after or "").splitlines()[:MOST_ADDED]:
-        yield Line("added", _bounded(line))
+    yield from (Line("added", _bounded(line)) for line in (fix.after or "").splitlines()[:MOST_ADDED])
     if note := note_on_arguments(fix):
         yield Line("label", note)
 
@@ -260,8 +257,7 @@ def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
 
 def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
     """Yield the script that repeats the experiment, the cost, and how to see the evidence."""
-    proof = next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None)
-    if proof is not None:
+    if proof := next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None):
         yield Line("label", f"python {proof}", "Reproduce")
     jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
     job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
@@ -273,6 +269,6 @@ def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Format runs and seconds. Compiles are left out: those that the user's script makes are not counted."""
+    """Format the seconds. Runs and compiles are left out: those in the user's script are not counted."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
-    return f"{counted(cost.runs, 'run')} and {cost.wall_s:.1f} s{waited}"
+    return f"{cost.wall_s:.1f} s{waited}"

@@ -140,8 +140,7 @@ def _fields(known: Fields) -> Iterator[RenderableType]:
     """Yield the scalars of a record, then each other value below a heading."""
     scalars = {name: value for name, value in known.items() if is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
-    for name, value in scalars.items():
-        yield labelled(name, scalar(value), width=width)
+    yield from (labelled(name, scalar(value), width=width) for name, value in scalars.items())
     for name, value in known.items():
         if name not in scalars:
             yield heading(name)
@@ -233,8 +232,7 @@ def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
         yield Text.assemble(mark, f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim"))
         if need.how:
             yield indented(f"{need.how}", "dim", by=28)
-    for unknown in checkup.unknown:
-        yield indented(f"unknown: {unknown}", "yellow", by=0)
+    yield from (indented(f"unknown: {unknown}", "yellow", by=0) for unknown in checkup.unknown)
 
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
@@ -288,8 +286,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
         yield from _fix(verdict.fix)
     if verdict.confirmed:
         yield heading("Confirmed")
-        for sentence in brief.confirmation(verdict.confirmed):
-            yield indented(sentence)
+        yield from map(indented, brief.confirmation(verdict.confirmed))
         if verdict.confirmed.command:
             yield indented(f"$ {verdict.confirmed.command}", "green", by=4)
     if verdict.next_steps:
@@ -298,8 +295,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
         yield from _step(step)
     if verdict.decisions:
         yield heading("Checks run")
-    for number, decision in enumerate(verdict.decisions, 1):
-        yield indented(f"{number}. {decision}", "dim")
+    yield from (indented(f"{number}. {each}", "dim") for number, each in enumerate(verdict.decisions, 1))
     yield Text()
     yield labelled("Cost", brief.cost_in_words(verdict.cost))
     for artifact in verdict.artifacts:
@@ -313,8 +309,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
 def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
     if items:
         yield heading(title)
-    for item in items:
-        yield indented(f"- {item}")
+    yield from (indented(f"- {item}") for item in items)
 
 
 def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) -> Iterator[RenderableType]:
@@ -355,8 +350,7 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
     yield heading("Fix")
     yield indented(fix.text)
     for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
-        for line in (text or "").splitlines():
-            yield indented(f"{mark} {line}", style, by=4)
+        yield from (indented(f"{mark} {line}", style, by=4) for line in (text or "").splitlines())
     if note := brief.note_on_arguments(fix):
         yield indented(note)
 

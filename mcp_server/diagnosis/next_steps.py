@@ -142,7 +142,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         return []
     if unseen_symptom(case):
         return _to_see_the_symptom(arguments, case)
-    repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
+    failing = workload_arguments(case.workload) if case.failure_of("plain") == "none" else arguments
+    repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=failing)
     if best is None and _only_built(case):
         given = {**arguments, "inputs": INPUTS}
         return [NextStep(why="call it with the inputs that fail", tool="diagnose", arguments=given)]

@@ -656,7 +656,10 @@ def _without_fault(
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
     unseen = unseen_symptom(case)
-    unknown_cause = "nothing could be run" if case.refused and not case.runs else "cause not known"
+    ended = case.own_run.finished if case.own_run is not None else None
+    killed = ended is not None and ended.signal == "SIGKILL" and ended.ending != "timeout"
+    unknown_cause = "killed by SIGKILL" if killed else "cause not known"
+    unknown_cause = "nothing could be run" if case.refused and not case.runs else unknown_cause
     unknown_cause = "too little time" if cut_off(case) else unknown_cause
     unknown_cause = HEADLINES["environment"][0] if no_torch(case) else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause

@@ -226,7 +226,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
         return Decoded("signal", signal=name)
     if oom_kills:
         return Decoded("out_of_memory", signal=name, note=f"SIGKILL while {struck}")
-    note = "not sent by this tool; often the out-of-memory killer or a scheduler sends it"
+    note = "not sent by this tool: by the kernel if memory runs out, which `dmesg` shows, or by a scheduler"
     return Decoded("signal", signal=name, note=note)
 
 

@@ -357,6 +357,7 @@ class Captured(Record):
     drifts: list[CapturedDrift] = Field(default_factory=list)
     partial_loads: list[CapturedPartialLoad] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
+    failed_exports: list[Phase] = Field(default_factory=list)
 
     @property
     def phases(self) -> list[Phase]:
@@ -440,7 +441,7 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
-EXPORTS = ("exporting", "exported")
+EXPORTS = ("exporting", "export_failed", "exported")
 OF_ANY = ("process", *EXPORTS, "exit")  # events of a process that need not use AOTInductor
 OF_THE_END = (
     "outputs",
@@ -477,6 +478,7 @@ def read_capture(directory: Path) -> Captured:
         drifts=_single(lines, "drifted", CapturedDrift),
         partial_loads=_single(lines, "partly_loaded", CapturedPartialLoad),
         ends=_single(lines, "program_failed", FailedCheck),
+        failed_exports=_single(lines, "export_failed", Phase),
     )
 
 

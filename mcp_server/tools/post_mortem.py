@@ -27,15 +27,16 @@ MOST_THREADS = 32
 
 
 class PostMortem(Record):
-    """What the threads were doing. `threads` are those in the package, the one with the signal first.
+    """What the threads were doing. `threads` are those in the package, one for each stack that differs.
 
-    `crashed_inside` says that the thread with the signal is in the package. `inputs` are those of the first
-    thread's call; empty if some of their values are not in memory.
+    If the thread with the signal is in the package (`crashed_inside`), `threads` has only this one; `beside`
+    counts the others. `inputs` are those of the first thread's call; empty if some values are not in memory.
     """
 
     summary: str
     signal: str = ""
     threads: list[ThreadSeen] = Field(default_factory=list)
+    beside: list[str] = Field(default_factory=list)
     crashed_inside: bool = False
     others: int = 0
     inputs: list[str] = Field(default_factory=list)
@@ -127,11 +128,14 @@ def read_core(
             )
         ended = signal_name(remains.threads[0].signal) if remains.threads else ""
         others = len(looked_at) - len(inside)
+        crashed = bool(ended and inside) and inside[0].thread == remains.threads[0].number
+        unlike = {(each.state, *each.frames): each for each in reversed(inside)}
         found = PostMortem(
             summary=_summary(remains, ended, inside, others, reader),
             signal=ended,
-            threads=inside[:MOST_THREADS],
-            crashed_inside=bool(ended and inside) and inside[0].thread == remains.threads[0].number,
+            threads=inside[:1] if crashed else [*reversed(unlike.values())][:MOST_THREADS],
+            beside=[*states_in_words(inside[1:])] if crashed else [],
+            crashed_inside=crashed,
             others=others,
             remarks=remarks,
         )
@@ -173,9 +177,7 @@ def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others:
     if ended:
         site = reader.site_of(remains.threads[0])
         served = next((each for each in inside if first in each.held_by), None)
-        what = (
-            f"computes for {f'thread {served.thread}, {served.state}'}" if served else "outside the package"
-        )
+        what = f"computes for thread {served.thread}, {served.state}" if served else "outside the package"
         what = f"at {site.place}, {what}" if site.place else what
         told = f"{capitalized(site.words)}; {what}. {counted(len(inside), 'thread')}"
         return f"{told} in the package, {others} elsewhere."

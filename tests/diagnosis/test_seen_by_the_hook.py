@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
+from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import by_changed_input
 from mcp_server.diagnosis.observe.program import may_be_a_host, named_packages
 from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import confidence
+from mcp_server.diagnosis.verdict import conclude, confidence
 from mcp_server.jobs.child import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
+from mcp_server.runtime.context import Context
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -57,6 +59,29 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
     assert (found.category, guilty.kind, guilty.input_index) == ("illegal_memory_access", "input", 1)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "likely"
     assert "before the call that reads it: not mapped" in found.summary
+
+
+def test_who_killed_a_program_is_not_guessed(tmp_path: Path) -> None:
+    """The headline of a program that SIGKILL ended says so. It is inconclusive, not a fault."""
+    case = DiagnosisState(None)
+    case.runs["script"] = RunSeen(
+        "script", Finished("signal", None, "SIGKILL", 1.0, LOG, LOG, LOG), read_log([])
+    )
+    found = conclude([], case, Context(tmp_path, Path("python")))
+    assert (found.outcome, found.headline) == ("inconclusive", "killed by SIGKILL")
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_an_older_package_after_a_failed_build(rebuilt: bool) -> None:
+    """A remark names the failed export, unless the program compiled after it."""
+    case, error = DiagnosisState(None), {"type": "UserError", "text": "Could not guard\nmore"}
+    failed = phase(1, outcome="failed", stack=[LINE], error=error)
+    compiles = [phase(2, how="aoti_compile_and_package")] if rebuilt else []
+    load = phase(3, loader="AOTIModelPackageLoader", package="a.pt2")
+    calls = [phase(4, load=1, thread=1, file="inputs.pt")]
+    case.capture = capture(failed_exports=[failed], compiles=compiles, loads=[load], calls=calls)
+    said = "The last build failed at serve.py:41 (Could not guard), and an older package was loaded then."
+    assert list(remarks_on_file(case)) == ([] if rebuilt else [said])
 
 
 def test_a_load_without_files_left() -> None:

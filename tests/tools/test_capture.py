@@ -192,6 +192,23 @@ torch._inductor.aoti_compile_and_package(program, package_path="m.pt2", inductor
     assert compile_.package == tmp_path / "m.pt2"
 
 
+def test_a_failed_export_that_the_program_handles_is_kept(tmp_path: Path) -> None:
+    """The line of the export and its error are recorded, and the program goes on."""
+    code = """import torch
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+try:
+    torch.export.export(Branch(), (torch.ones(3),))
+except Exception:
+    print("handled")
+"""
+    seen = captured(tmp_path, code)
+    (failed,) = seen.failed_exports
+    assert seen.finished.ok and failed.location is not None and failed.location.line == 6
+    assert failed.error is not None and "data-dependent" in failed.error.text
+
+
 def test_programs_without_aoti(tmp_path: Path) -> None:
     """A program without torch, or without AOTInductor, leaves no journal, and the notes say so."""
     for code in ("print('hello')\n", "import torch\ntorch.ones(2).sum()\n"):

@@ -229,10 +229,8 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     if site.death in _OF_THREADS:
         category = "concurrency"
     if site.death == "exit":
-        caller = (
-            f"thread {site.inside} was in a call of the package" if site.inside else "its thread still ran"
-        )
-        where = f"Main had returned, or exit was called, and {caller}"
+        ran = f"thread {site.inside} was in a call of the package" if site.inside else "its thread still ran"
+        where = f"Main had returned, or exit was called, and {ran}"
     yield Suspect(
         category=category,
         guilty=component("script", site.place or "the host", lines),
@@ -289,9 +287,7 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("package", name, case.failing_locations, value=error.slug),
         summary=f"The package cannot be read: {what}.",
         evidence=(seen("open_package", str(error)), *_refused(case)),
-        fix=Fix(
-            text=error.next_call or "copy the package again, or build it again if the original is damaged too"
-        ),
+        fix=Fix(text=error.next_call),
         refusal=BY_SLUG.get(error.slug, "") if case.loader_words else "",
     )
 
@@ -303,9 +299,15 @@ def _refused(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
-    """Irregularities of a package that the loader accepted, so they did not cause this failure."""
+    """Irregularities of a package that the loader accepted, and a failed build that the program handled."""
     if not case.loads:
         return
+    builds = sorted([*case.captured.failed_exports, *case.captured.compiles], key=lambda each: each.t)
+    last, load = next(reversed(builds), None), case.suspect_load
+    if last is not None and last.error is not None and last.stack and load is not None and load.t > last.t:
+        at, said = last.stack[0], last.error.text.partition("\n")[0]
+        place = f"{PurePath(at.file).name}:{at.line}"
+        yield f"The last build failed at {place} ({quoted(said, 120)}), and an older package was loaded then."
     if case.package_error is not None:
         yield f"The file is damaged, although the loader accepted it: {case.package_error.what}."
     defects = case.package.defects if case.package is not None else ()

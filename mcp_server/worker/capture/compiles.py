@@ -304,6 +304,8 @@ class Compiles:
             begun, began, start = state_of(module, only_python=True), time.process_time(), time.monotonic()
             _, error = yield
             self._built(time.monotonic() - start)
+            if error is not None:
+                self.journal.event("export_failed", frames=frames(), **failure(error))
             self.journal.event("exported")
             options = dict(kwargs)
             given = args[0] if args else options.pop("args", ())
