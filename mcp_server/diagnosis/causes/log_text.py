@@ -118,19 +118,15 @@ def named(category: Category, root: ErrorFact) -> Component:
 def _fill(template: str, root: ErrorFact) -> str:
     """The template with the fields of the text. Empty if a field is missing or is not an expression."""
     try:
-        return template.format_map(
-            {name: text for name, text in in_words(root).items() if is_expression(text)}
-        )
+        return template.format_map({name: e for name, e in in_words(root).items() if is_expression(e)})
     except KeyError:
         return ""
 
 
 def action(root: ErrorFact, category: Category) -> str:
     """The action for a fault of this category with this root error."""
-    other = root.family.candidates != ("script_error",) and root.family.advice not in (
-        "read_cause",
-        "compare",
-    )
+    unknown = root.family.advice in ("read_cause", "compare")
+    other = root.family.candidates != ("script_error",) and not unknown
     if category == "script_error" and other:
         return _ACTIONS["fix_script"]
     own = root.family.fix
@@ -235,7 +231,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         invalid = _of_invalid_package(root, case)
         unread = root.family.id == "input_count" and case.package is None
         proves = guilty.name and not several and case.workload is not None and not (invalid or unread)
-        summary = f"{as_sentence(root)}{invalid}"
+        late = root.family.stage == "export" and isinstance(case.failing_phase, CapturedCompile)
+        summary = f"{'The export passed. ' if late else ''}{as_sentence(root)}{invalid}"
         if alone and not several:
             summary = f"{summary} This is the cause if this error ended the program."
         elif several and not alone:
