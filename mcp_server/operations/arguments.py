@@ -207,7 +207,6 @@ class InspectArguments(Arguments):
     launch: int = Field(default=-1, ge=-1, description="Number of the launch.")
     kernel: str = Field(default="", description="Name of the kernel.")
     buffer: str = Field(default="", description="Name of a buffer, such as buf3.")
-    symbol: str = Field(default="", description="Name of a size symbol, such as ks0.")
     input: str = Field(default="", description="Name or number of an input.")
     constant: str = Field(default="", description="Name of a constant.")
     location: str = Field(default="", description="A model line, FILE.py:LINE.")

@@ -191,7 +191,7 @@ async def inspect_package(_context: args.Context, given: args.InspectArguments) 
     )
 
 
-SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
+SUBJECTS = ("launch", "kernel", "buffer", "input", "constant", "location", "assertion")
 
 
 def question_of(given: args.InspectArguments) -> dict[str, str | int]:

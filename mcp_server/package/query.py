@@ -13,7 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.assertion import Assertion, explain, propose
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Buffer, Launch
-from mcp_server.package.symbols import names_in, plain, resolve_bound
+from mcp_server.package.symbols import plain
 from mcp_server.package.terms.sizes import find_asserts
 from mcp_server.package.view import PackageView
 
@@ -200,40 +200,6 @@ def buffer_fact(view: PackageView, name: str) -> Fact:
 
 def _listed(parts: tuple[str, ...] | None) -> str:
     return "not in the wrapper" if parts is None else f"[{', '.join(map(plain, parts))}]"
-
-
-def symbol_fact(view: PackageView, name: str) -> Fact:
-    """Return a symbol such as `s77` or `u0`. Raise `ProblemError` for an unknown name."""
-    symbol = view.wrapper.symbols.get(name)
-    if symbol is None:
-        known = ", ".join(view.wrapper.symbols) or "none: all shapes are static"
-        raise ProblemError("the wrapper has no symbol of this name", value=name, allowed=known)
-    meaning = plain(symbol.expression)
-    if symbol.kind == "value":
-        meaning = f"a value of {view.label(symbol.tensor)}, read back while running"
-    elif view.wrapper.launches:
-        first = view.wrapper.launches[0]
-        meaning = resolve_bound(name, first, view.wrapper.symbols, view.package.inputs).describe()
-    lines = view.wrapper.uses(name)
-    passed = (
-        (launch.index, a.expression)
-        for launch in view.wrapper.launches
-        for a in launch.arguments
-        if a.kind in ("symbol", "scalar") and name in a.expression
-    )
-    launches = list(dict.fromkeys(number for number, text in passed if name in names_in(text)))
-    return _fact(
-        "symbol",
-        symbol,
-        "name line",
-        definition=f"{name} = {plain(symbol.expression)}",
-        meaning=meaning,
-        known_only_at_run_time=symbol.unbacked or symbol.kind == "value",
-        lines=list(lines[:_NAMES]),
-        used_on_lines=len(lines),
-        launches=launches[:_NAMES],
-        used_by_launches=len(launches),
-    )
 
 
 def input_fact(view: PackageView, wanted: str) -> Fact:

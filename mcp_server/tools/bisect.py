@@ -26,7 +26,6 @@ from mcp_server.tools.failing import (
 )
 from mcp_server.tools.reduce import SCRIPT, Reduced, reduce_program
 from mcp_server.tools.switches import (
-    COMES_FROM,
     TIMED,
     Bisected,
     Compile,
@@ -34,9 +33,9 @@ from mcp_server.tools.switches import (
     Experiment,
     Kind,
     Names,
-    Outcome,
     Wave,
     Workaround,
+    comes_from,
     fewest,
     most_children,
     price,
@@ -231,37 +230,21 @@ async def _workaround(context: Context, failing: Failing, search: Search) -> Wor
 def _result(
     context: Context, tried: Bisected, reduced: Reduced, search: Search, workaround: Workaround | None
 ) -> Bisected:
-    failure = tried.failure
-    # The model line of an operator: the outermost frame of its first node.
-    lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
-    decisions = [
-        Decision(
-            kind=cast(Kind, each.kind),
-            name=each.key,
-            operator=each.op,
-            location=lines.get(each.op),
-            rewrites=list(dict.fromkeys(each.rewrites)),
-            change=each.change,
-        )
-        for each in search.named
-    ]
-    outcome: Outcome = "not_found"
+    """Join what the options showed with what the search in the smaller program found."""
+    failure, decisions = tried.failure, _decisions(search, reduced)
+    found = bool(decisions) and not search.reason
     summary = f"No compiler pass was found to cause the failure ({failure}): {search.reason}."
-    if decisions and not search.reason:
-        outcome = "decision"
-        names = []
-        for each in decisions:
-            rewrites = f" ({', '.join(each.rewrites)})" if each.rewrites else ""
-            names.append((each.operator or each.name) + rewrites)
-        origin = COMES_FROM[decisions[0].kind].format(names=", ".join(names))
-        summary = f"The failure ({failure}) comes from {origin}."
+    if found:
+        rewrites = [f" ({', '.join(each.rewrites)})" if each.rewrites else "" for each in decisions]
+        names = [(each.operator or each.name) + by for each, by in zip(decisions, rewrites, strict=True)]
+        summary = comes_from(failure, decisions[0].kind, names)
     notes = []
     if decisions and search.workaround is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
     if workaround is not None and workaround.whole != "gone":
         notes.append("the workaround helps the reduced program, but the whole one has another fault, too")
     return Bisected(
-        outcome=outcome,
+        outcome="decision" if found else "not_found",
         summary=summary,
         failure=failure,
         decisions=decisions,
@@ -272,6 +255,23 @@ def _result(
         log=tried.log,
         cost=context.cost.cost(),
     )
+
+
+def _decisions(search: Search, reduced: Reduced) -> list[Decision]:
+    """Return the decisions that were found, each with the model line of its operator."""
+    # The outermost frame of the operator's first node.
+    lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
+    return [
+        Decision(
+            kind=cast(Kind, each.kind),
+            name=each.key,
+            operator=each.op,
+            location=lines.get(each.op),
+            rewrites=list(dict.fromkeys(each.rewrites)),
+            change=each.change,
+        )
+        for each in search.named
+    ]
 
 
 def _reported(context: Context, failing: Failing, found: Bisected, reduced: Reduced) -> Bisected:

@@ -32,6 +32,7 @@ from mcp_server.tools.kernel_io import (
     Choice,
     KernelIO,
     LaunchValues,
+    Overview,
     overview,
     unset_arguments,
 )
@@ -80,9 +81,17 @@ async def dump_kernel_io(
     seen = read_launches(context, stream_events(run.directory / REPORT, Argument), model, bounds)
     # Read the report in a thread, because it may be long.
     found = await anyio.to_thread.run_sync(overview, seen, model, choice, run.directory, shown)
+    notes = _notes(instrumented, run, model)
+    return _result(context, run, found, notes, shown=shown, stopping=stop_at_first_bad)
+
+
+def _result(
+    context: Context, run: WorkerRun, found: Overview, notes: list[str], *, shown: int, stopping: bool
+) -> KernelIO:
+    """Say how the call ended, and what was seen. `stopping`: it was to stop at the first bad value."""
     returned, last = run.last(events.Called) is not None, found.last
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
-    raised = stop_at_first_bad and run.finished.ending == "exit" and not returned
+    raised = stopping and run.finished.ending == "exit" and not returned
     stopped = raised and last is not None and last.surely_bad
     # The call ended inside the last launch: no event followed it.
     open_launch = not returned and last is not None and all(a.when == "before" for a in last.arguments)
@@ -94,7 +103,7 @@ async def dump_kernel_io(
         launches=found.shown,
         seen=found.count,
         left_out=max(0, found.count - shown),
-        notes=_notes(instrumented, run, model),
+        notes=notes,
         failure=None if stopped else read_failure(run.finished),
         json_file=context.artifact(found.json_file, "all launches"),
         log=context.artifact(run.finished.output, "output of the run"),

@@ -139,8 +139,6 @@ def _answer(view: PackageView, asked: Mapping[str, Any]) -> _Answer:
             return _Answer(view.launches_of_line(line))
         case {"buffer": name}:
             return _Answer([query.buffer_fact(view, name)])
-        case {"symbol": name}:
-            return _Answer([query.symbol_fact(view, name)])
         case {"input": name}:
             return _Answer([query.input_fact(view, name)])
     constant = query.constant_fact(view, asked["constant"])

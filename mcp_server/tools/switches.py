@@ -6,7 +6,7 @@ This needs neither a reduced program nor a second export. `bisect` finds which p
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,6 +68,10 @@ COMES_FROM: dict[Kind, str] = {
     "decomposition": "the decomposition of {names}",
     "lowering": "the generated code of {names}",
 }
+
+
+def comes_from(failure: FailureShown, kind: Kind, names: Iterable[str]) -> str:
+    return f"The failure ({failure}) comes from {COMES_FROM[kind].format(names=', '.join(names))}."
 
 
 class Decision(Record):
@@ -242,8 +246,7 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
     workaround = None
     if names:
         outcome = "rounding" if rounding else "decision"
-        origin = COMES_FROM["switch"].format(names=", ".join(names))
-        summary = ROUNDING if rounding else f"The failure ({failure}) comes from {origin}."
+        summary = ROUNDING if rounding else comes_from(failure, "switch", names)
         code = workaround_lines(
             {"configs": {name: options[name] for name in (helping if rounding else names)}}
         )

@@ -13,7 +13,7 @@ from pydantic import Field
 from mcp_server.jobs.child import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
-from mcp_server.package.view import view_package
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import capitalized, counted
 from mcp_server.probes.build import with_probes
 from mcp_server.probes.cache import Cache
@@ -104,7 +104,14 @@ async def trace_launches(
         env=environment,
         gpus=gpus_of(view.package.device_type, workload.device_index),
     )
-    journal = await anyio.to_thread.run_sync(read_journal_file, journal_file)
+    return await anyio.to_thread.run_sync(_traced, context, prepared, journal_file, view, done.finished)
+
+
+def _traced(
+    context: Context, prepared: Trace, journal_file: Path, view: PackageView, finished: Finished
+) -> Trace:
+    """Return the trace of a run that has ended, from its journal."""
+    journal = read_journal_file(journal_file)
     known = {
         number: (launch.line, view.provenance(launch).locations) for number, launch in numbered(view.wrapper)
     }
@@ -116,19 +123,18 @@ async def trace_launches(
     artifacts = [context.artifact(path, "every launch, as JSON")]
     if journal_file.exists():
         artifacts.append(context.artifact(journal_file, "the journal as written"))
-    return prepared.model_copy(
-        update={
-            "how": ending.how,
-            "summary": _summary(journal, last, done.finished),
-            "last": last,
-            "launches": rows[-ROWS:],
-            "total": len(rows) + journal.forgotten,
-            "calls": len(journal.calls),
-            "failure": read_failure(done.finished),
-            "cut_lines": journal.cut_lines,
-            "artifacts": artifacts,
-        }
-    )
+    update = {
+        "how": ending.how,
+        "summary": _summary(journal, last, finished),
+        "last": last,
+        "launches": rows[-ROWS:],
+        "total": len(rows) + journal.forgotten,
+        "calls": len(journal.calls),
+        "failure": read_failure(finished),
+        "cut_lines": journal.cut_lines,
+        "artifacts": artifacts,
+    }
+    return prepared.model_copy(update=update)
 
 
 def journal_environment(journal: Path) -> dict[str, str]:
