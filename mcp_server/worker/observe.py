@@ -46,7 +46,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
         stack.callback(observer.report_left_out)
 
         def attach() -> None:
-            stack.enter_context(subscribed(observer.take, report, before, observer.mask()))
+            stack.enter_context(subscribed(observer.take, report, before))
 
         run.operate(cast(ReplayRequest, request), report, attach)
 
@@ -130,7 +130,7 @@ class Saver:
         return None
 
 
-BITS = {"before": 1, "after": 2}
+PHASES = {"before", "after"}
 
 
 class Observer:
@@ -139,26 +139,21 @@ class Observer:
     def __init__(self, request: ObserveRequest, report: Report) -> None:
         self.request = request
         self.report = report
-        self.phases = set(request.get("phases") or BITS)
-        if not self.phases <= BITS.keys():
+        self.phases = set(request.get("phases") or PHASES)
+        if not self.phases <= PHASES:
             raise Refused("unknown phase", sorted(self.phases), "before, after")
         self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}
         self._saver = Saver(request.get("save"), request.get("save_bytes", SAVE_BYTES))
         self._events_left = MAX_EVENTS
         self._left_out = 0
 
-    def mask(self) -> Optional[bytes]:
-        """Return the bits of the phases in which each launch calls back. None: both phases of all."""
-        bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
-        if launches is None:
-            return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
-        return bytes(bits if n in launches else 0 for n in range(max(launches, default=0) + 1))
-
     def take(self, event: Event) -> bool:
         """Look at one launch in one phase. Return whether to stop the run."""
-        kernel = event.kernel.decode()
+        kernel, launch = event.kernel.decode(), int(event.launch)
         phase = "after" if event.phase == AFTER else "before"
-        if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
+        chosen = kernel in self.request.get("kernels", [kernel])
+        chosen = chosen and launch in self.request.get("launches", [launch]) and phase in self.phases
+        if not chosen or capturing():
             return False
         synchronize()
         bad = [self._argument(event, kernel, phase, argument) for argument in arguments(event)]

@@ -19,7 +19,7 @@ import torch
 from .events import OfLaunch
 from .report import Refused, Report
 
-VERSION = 1
+VERSION = 2
 BEFORE, AFTER = 0, 1
 TENSOR, INTEGER, REAL = 1, 2, 3
 ROLES = {1: "read", 2: "written", 3: "read_write"}
@@ -66,8 +66,6 @@ class State(ctypes.Structure):
 
     _fields_ = [
         ("version", ctypes.c_uint32),
-        ("mask_length", ctypes.c_uint32),
-        ("mask", ctypes.c_void_p),
         ("subscriber", ctypes.c_void_p),
     ]
 
@@ -77,12 +75,11 @@ class Library:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._mask: Any = None
         self._callback: Any = None
         self.failure: Optional[str] = None
 
-    def subscribe(self, subscriber: Callable[[Event], bool], mask: Optional[bytes] = None) -> None:
-        """Call `subscriber` before (bit 1) and after (bit 2) launches, as `mask[launch]` says.
+    def subscribe(self, subscriber: Callable[[Event], bool]) -> None:
+        """Call `subscriber` before and after each launch.
 
         A true result stops the call with a RuntimeError. An exception does not, since the workload is not to
         blame. It is kept in `failure`, because ctypes would drop it.
@@ -96,10 +93,6 @@ class Library:
                 return 0
 
         self._callback = CALLBACK(guarded)
-        self._mask = ctypes.create_string_buffer(mask, len(mask)) if mask is not None else None
-        self._state.subscriber = None
-        self._state.mask = ctypes.cast(self._mask, ctypes.c_void_p).value if mask is not None else None
-        self._state.mask_length = len(mask) if mask is not None else 0
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def unsubscribe(self, report: Report) -> None:
@@ -136,7 +129,6 @@ def subscribed(
     take: Callable[[Event], bool],
     report: Report,
     before: Collection[str] = (),
-    mask: Optional[bytes] = None,
 ) -> Iterator[list[Library]]:
     """During the body, call `take` for the launches of each library loaded since `before`.
 
@@ -146,7 +138,7 @@ def subscribed(
     if not libraries:
         raise Refused("the package is not instrumented", allowed="a package with launch probes")
     for library in libraries:
-        library.subscribe(take, mask)
+        library.subscribe(take)
     try:
         yield libraries
     finally:

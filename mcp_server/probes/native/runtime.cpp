@@ -49,18 +49,15 @@ namespace {
 using aoti_debug::Argument;
 using aoti_debug::Event;
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::int64_t kNever = -1;
 
-// What Python fills through ctypes. `mask` has one byte a launch: bit 0 asks for before, bit 1 for after; a
-// null mask asks for all. A subscriber that returns non-zero stops the run.
+// What Python fills through ctypes. A subscriber that returns non-zero stops the run.
 struct State {
   std::uint32_t version;
-  std::uint32_t mask_length;
-  const unsigned char* mask;
   int (*subscriber)(const Event*);
 };
-State state{kVersion, 0, nullptr, nullptr};
+State state{kVersion, nullptr};
 
 thread_local aoti_debug::Run* current = nullptr;
 std::atomic<std::uint64_t> runs{0};
@@ -118,12 +115,6 @@ struct Settings {
 Settings& settings() {
   static Settings instance;
   return instance;
-}
-
-bool wants(std::uint32_t launch, int phase) {
-  if (state.subscriber == nullptr) return false;
-  if (state.mask == nullptr) return true;
-  return launch < state.mask_length && (state.mask[launch] >> phase & 1) != 0;
 }
 
 std::int64_t now_ns() {
@@ -328,7 +319,7 @@ Launch::Launch(std::uint32_t index, const char* kernel, std::size_t arguments)
     : index_(index),
       kernel_(kernel),
       run_(current),
-      wanted_(settings().journal >= 0 || wants(index, kBefore) || wants(index, kAfter)),
+      wanted_(settings().journal >= 0 || state.subscriber != nullptr),
       capacity_(static_cast<std::uint32_t>(arguments)) {
   if (run_ != nullptr) sequence_ = run_->launches++;
   if (wanted_ && arguments != 0) arguments_ = new Argument[arguments];
@@ -367,7 +358,7 @@ void Launch::write(Phase phase, const char* fault) {
 }
 
 void Launch::call_subscriber(Phase phase) {
-  if (!wants(index_, phase)) return;
+  if (state.subscriber == nullptr) return;
   const Event event{kVersion, phase, index_, count_, kernel_, run_ != nullptr ? run_->runner : nullptr,
                     run_ != nullptr ? run_->stream : nullptr, run_ != nullptr ? run_->number : 0,
                     sequence_, arguments_};
