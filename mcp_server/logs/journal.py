@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -242,50 +242,32 @@ _HEADER = re.compile(
     r"\[ {1,2}(?P<when>before_launch|after_launch|aoti_model_inputs) - "
     r"(?P<what>[^\[\]]+?) {1,2}\](?P<tensor>:)?"
 )
-_END = "Requires grad: "
-_STATISTIC = re.compile(r"(?:Mean|Min|Max) value: ?(?P<value>\S{1,40})")
+# The smallest or largest value of a tensor. The mean proves nothing: it overflows in float32.
+_EXTREME = re.compile(r"(?:Min|Max) value: ?(?P<value>\S{1,40})")
 _SAVED = "aoti_torch_save_tensor_handle: Saved tensor to "
 # The first line of everything that the printer writes contains one of these.
 WORDS = (b"_launch - ", b"aoti_model_inputs - ", _SAVED.encode())
 
 
-@dataclass(frozen=True)
-class PrintedTensor:
-    """One tensor as printed at level 2: its mean, minimum and maximum, as far as they were printed.
-
-    `noise` marks an output printed before the launch that writes it.
-    """
-
-    when: str
-    kernel: str
-    argument: str
-    statistics: tuple[float, ...] = ()
-    noise: bool = False
-
-    @property
-    def non_finite(self) -> bool:
-        """Whether the minimum or maximum is not finite. The mean proves nothing: it overflows in float32."""
-        return any(not math.isfinite(value) for value in self.statistics[1:])
-
-
 def read_printout(lines: Iterable[str]) -> str:
     """Summarize what the value printer wrote into a log at level 1 or 2. Empty if it wrote nothing."""
     tensors, files, first_bad = 0, 0, ""
-
-    def watched() -> Iterator[str]:
-        nonlocal files
-        for line in lines:
-            files += _SAVED in line
-            yield line
-
-    for tensor in printed_tensors(watched()):
-        tensors += 1
-        if not first_bad and not tensor.noise and tensor.non_finite:
-            of_launch = f" {tensor.when.replace('_', ' ')} of {tensor.kernel}" if tensor.kernel else ""
-            first_bad = f"{tensor.argument}{of_launch} is the first with NaN or infinity"
+    # The tensor whose statistics follow. Empty for an output before the launch that writes it.
+    shown = ""
+    written: set[str] = set()
+    for line in lines:
+        files += _SAVED in line
+        extreme = _EXTREME.match(line)
+        if extreme is not None and not first_bad and not math.isfinite(_number(extreme["value"])):
+            first_bad = shown
+        for found in _HEADER.finditer(line) if " - " in line else ():
+            if found["tensor"]:  # not a scalar
+                tensors += 1
+                shown = _shown(found["when"], found["what"], written)
     parts = []
     if first_bad:
-        parts.append(f"of {tensors} tensors that the value printer showed, {first_bad}")
+        bad = f"{first_bad} is the first with NaN or infinity"
+        parts.append(f"of {tensors} tensors that the value printer showed, {bad}")
     elif tensors:
         parts.append(f"the value printer showed {tensors} tensors, all finite")
     if files:
@@ -293,29 +275,14 @@ def read_printout(lines: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
-def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
-    """Yield the tensors printed at level 2, in order. If one was cut off, yield it with the values it has."""
-    open_one: PrintedTensor | None = None
-    written: set[str] = set()
-    for line in chain(lines, (_END,)):
-        if statistic := _STATISTIC.match(line):
-            if open_one is not None:
-                open_one = replace(open_one, statistics=(*open_one.statistics, _number(statistic["value"])))
-            continue
-        headers = list(_HEADER.finditer(line)) if " - " in line else []
-        if open_one is not None and (headers or line.startswith(_END)):
-            yield open_one
-            open_one = None
-        for found in headers:
-            when, what = found["when"], found["what"]
-            kernel, _, argument = what.rpartition(" - ") if "_launch" in when else ("", "", what)
-            if not found["tensor"]:  # a scalar
-                continue
-            if open_one is not None:
-                yield open_one
-            noise = argument.startswith("buf") and argument not in written and when == "before_launch"
-            open_one = PrintedTensor(when, kernel, argument, noise=noise)
-            written |= {argument} if when == "after_launch" else set()
+def _shown(when: str, what: str, written: set[str]) -> str:
+    """Name a printed tensor and its launch. Empty for noise; `written` are the outputs of launches so far."""
+    kernel, _, argument = what.rpartition(" - ") if "_launch" in when else ("", "", what)
+    if when == "after_launch":
+        written.add(argument)
+    elif when == "before_launch" and argument.startswith("buf") and argument not in written:
+        return ""
+    return f"{argument} {when.replace('_', ' ')} of {kernel}" if kernel else argument
 
 
 def _number(text: str) -> float:
