@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -169,11 +168,8 @@ NOTHING = LineMatches()
 
 
 @cache
-def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
-    """Map hint texts to families, patterns and marks. Every line that matches one of them has a hint of it.
-
-    Hints are grouped by four letters that they share: a text without these letters has no hint of the group.
-    """
+def _hints() -> dict[str, list[_Target]]:
+    """Map hint texts to families, patterns and marks. Every line that matches one has a hint of it."""
     texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
@@ -184,21 +180,14 @@ def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
     for target, of_target in texts.items():
         for hint in of_target:
             hints.setdefault(hint, []).append(target)
-    groups = []
-    while hints:
-        starts = ((hint, range(max(1, len(hint) - 3))) for hint in hints)
-        parts = Counter(part for hint, at in starts for part in {hint[start : start + 4] for start in at})
-        ((part, _),) = parts.most_common(1)
-        groups.append((part, {hint: hints.pop(hint) for hint in list(hints) if part in hint}))
-    return groups
+    return hints
 
 
 def look(batch: Sequence[Line]) -> list[LineMatches]:
     """Return for each line of a batch what it may contain."""
     templates = [line.text.translate(_NO_DIGITS) for line in batch]
     text = "\n".join(set(templates))
-    groups = (members.items() for part, members in _hints() if part in text)
-    present = [(hint, targets) for members in groups for hint, targets in members if hint in text]
+    present = [(hint, targets) for hint, targets in _hints().items() if hint in text]
     found = dict.fromkeys(templates, NOTHING)
     for template in found if present else ():
         announced = {target for hint, targets in present if hint in template for target in targets}

@@ -27,7 +27,7 @@ from mcp_server.logs.text import Line, TracebackReader, bound, read_line
 _LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>[^\[\]]+?) \]")
 
 
-BATCH = 256
+BATCH = 1024
 MAX_ERRORS = 200
 MAX_PROCESSES = 64
 TAIL = 15
@@ -91,7 +91,7 @@ class _Reader:
         self._cut = ""
 
     def read(self, batch: list[Line]) -> None:
-        """Read a few hundred lines. Search each line only for what its template can contain."""
+        """Read about a thousand lines. Search each line only for what its template can contain."""
         for before, line, matches in zip([self._before, *batch], batch, look(batch), strict=False):
             self._before = before
             if line.text.startswith(MARK):
