@@ -245,8 +245,6 @@ _HEADER = re.compile(
 # The smallest or largest value of a tensor. The mean proves nothing: it overflows in float32.
 _EXTREME = re.compile(r"(?:Min|Max) value: ?(?P<value>\S{1,40})")
 _SAVED = "aoti_torch_save_tensor_handle: Saved tensor to "
-# The first line of everything that the printer writes contains one of these.
-WORDS = (b"_launch - ", b"aoti_model_inputs - ", _SAVED.encode())
 
 
 def read_printout(lines: Iterable[str]) -> str:

@@ -1,7 +1,6 @@
 """Reads a log as a stream: its errors, which error is the cause, and where that error points.
 
-Memory use is bounded for a log of any size: repeated texts are counted, not kept. The log of a workload
-usually begins with what was run and ends with the failure. So of a log of gigabytes, the middle is not read.
+Memory use is bounded for a log of any size: repeated texts are counted, not kept.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -50,22 +49,16 @@ def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
 
     If `process` is given, lines with the prefix of another process are treated as empty lines.
     """
-    return read_parts([(1, lines)], process)
-
-
-def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") -> LogFacts:
-    """Read a log with gaps. Each part is a pair: the number of its first line, and its lines."""
     reader = _Reader()
-    for first, lines in parts:
-        numbered = enumerate(lines, start=first)
-        while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
-            if process:
-                empty = Line(0, "", "", "", "")
-                batch = [
-                    line if line.process in ("", process) else empty._replace(number=line.number)
-                    for line in batch
-                ]
-            reader.read(batch)
+    numbered = enumerate(lines, start=1)
+    while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
+        if process:
+            empty = Line(0, "", "", "", "")
+            batch = [
+                line if line.process in ("", process) else empty._replace(number=line.number)
+                for line in batch
+            ]
+        reader.read(batch)
     return reader.facts()
 
 
@@ -229,35 +222,26 @@ class _Reader:
         )
 
 
-MIB = 1 << 20
-HEAD_BYTES = 64 * MIB
-TAIL_BYTES = 192 * MIB
 LONGEST_LINE = 1 << 16
-CHUNK = 4 * MIB
 ALLOWED = "a text file that has an end, such as what a run printed"
 
 # The kernel makes the contents of these files when they are read: their size and end mean nothing.
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
 
-def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
-    """Read a log file of any size; a line longer than 64 KiB counts as several.
+def read_log_file(path: Path) -> LogFacts:
+    """Read a log file, about a GiB in a minute. Raise `ProblemError` if it cannot be a log."""
+    return read_log(lines_of(path))
 
-    Of a file larger than `head` and `tail` together, the first `head` and the last `tail` bytes are read, and
-    `truncated` says so. Raise ProblemError if the file is not a regular file, or is in /proc or /sys, where
-    it may have no end.
-    """
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield the lines that a log file has now. A carriage return also ends a line, and so do 64 KiB."""
     with open_log(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        left_out = size - head - tail
-        facts = read_parts([(1, _lines(file, 0, size))] if left_out <= 0 else _parts(file, size, head, tail))
-        grown = os.fstat(file.fileno()).st_size > size
-    notes = [facts.truncated] if facts.truncated else []
-    if left_out > 0:
-        notes.append(f"of {size} bytes the first {head} and the last {tail} were read")
-    if grown:
-        notes.append("the file grew while it was read: text added meanwhile was not read")
-    return replace(facts, truncated="; ".join(notes))
+        left = os.fstat(file.fileno()).st_size
+        while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):
+            left -= len(line)
+            text = line.decode("utf-8", "replace").replace("\r\n", "\n")
+            yield from text.removesuffix("\r").split("\r") if "\r" in text else (text,)
 
 
 def open_log(path: Path) -> io.BufferedReader:
@@ -274,52 +258,3 @@ def open_log(path: Path) -> io.BufferedReader:
         what = "the log is a file under /proc or /sys" if of_kernel else "the log is not a regular file"
         raise ProblemError(what, value=str(path), allowed=ALLOWED)
     return os.fdopen(fd, "rb")
-
-
-def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Yield the head and the tail, as `read_parts` takes them."""
-    yield 1, _lines(file, 0, head)
-    end = _next_line(file, size - tail)
-    yield 1 + sum(map(_line_ends, _blocks(file, 0, end))), _lines(file, end, size)
-
-
-def _next_line(file: io.BufferedReader, offset: int) -> int:
-    """Return where the first line at or after `offset` begins, or `offset` if none begins within 64 KiB."""
-    file.seek(offset - 1)
-    return offset + max(0, file.read(LONGEST_LINE).find(b"\n"))
-
-
-def lines_of_blocks(path: Path, words: Sequence[bytes]) -> Iterator[str]:
-    """Yield the lines of those blocks of a log that contain one of `words`; skip the other blocks."""
-    with open_log(path) as file:
-        for block in _blocks(file, 0, os.fstat(file.fileno()).st_size):
-            if any(word in block for word in words):
-                yield from _lines(io.BytesIO(block), 0, len(block))
-
-
-def _blocks(file: io.BufferedReader, begin: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes between two offsets, a few MiB at a time, cut at line ends where possible."""
-    while begin < end:
-        file.seek(begin)
-        block = file.read(min(CHUNK, end - begin))
-        if not block:  # the file was truncated during the read
-            return
-        block = block[: block.rfind(b"\n") + 1] or block
-        begin += len(block)
-        yield block
-
-
-def _line_ends(block: bytes) -> int:
-    """Count the line ends in a block. A carriage return without a newline after it also ends a line."""
-    returns = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
-    return block.count(b"\n") + returns
-
-
-def _lines(file: io.BufferedIOBase, begin: int, end: int) -> Iterator[str]:
-    """Yield the lines between two offsets. A carriage return also ends a line."""
-    file.seek(begin)
-    left = end - begin
-    while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):
-        left -= len(line)
-        text = line.decode("utf-8", "replace").replace("\r\n", "\n")
-        yield from text.removesuffix("\r").split("\r") if "\r" in text else (text,)

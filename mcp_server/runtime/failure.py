@@ -29,7 +29,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Ending, Finished
 from mcp_server.logs.facts import LogFacts
 from mcp_server.logs.families.kinds import guide_path
-from mcp_server.logs.log import open_log, read_log, read_log_file
+from mcp_server.logs.log import lines_of, open_log, read_log, read_log_file
 from mcp_server.logs.text import bound, read_line
 from mcp_server.model import Category, Record
 
@@ -104,10 +104,7 @@ def _key(path: Path) -> _Key | None:
 
 
 def _read_output(path: Path, process: str = "") -> LogFacts:
-    if not path.exists():
-        return read_log((), process)
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return read_log(file, process)
+    return read_log(lines_of(path) if path.exists() else (), process)
 
 
 class Failure(Record):

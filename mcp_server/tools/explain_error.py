@@ -18,8 +18,8 @@ from mcp_server.errors import ProblemError, argument
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
 from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE, guide_path
-from mcp_server.logs.journal import DEVICES, DTYPES, WORDS, read_printout
-from mcp_server.logs.log import lines_of_blocks
+from mcp_server.logs.journal import DEVICES, DTYPES, read_printout
+from mcp_server.logs.log import lines_of
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.assertion import assertion_of
@@ -220,9 +220,7 @@ async def explain_error(
     else:
         update = _known(root, facts)
         update["trace"], notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
-    printed = await anyio.to_thread.run_sync(
-        read_printout, lines_of_blocks(log, WORDS) if log else text.splitlines()
-    )
+    printed = await anyio.to_thread.run_sync(read_printout, lines_of(log) if log else text.splitlines())
     said = [printed] if printed else []
     return explanation.model_copy(update={**update, "notes": [*said, *notes, *_notes(facts)]})
 
