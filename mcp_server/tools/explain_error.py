@@ -6,7 +6,7 @@ Runs nothing. With a package, an index assertion is traced to its launch, its bo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from string import Formatter
@@ -189,32 +189,8 @@ async def explain_error(
 
     Raise ProblemError for both, neither, or an unreadable file; PackageError for a bad `package`.
     """
-    if bool(text.strip()) == (log is not None):
-        raise ProblemError(
-            f"give the error either as {argument('text')} or as {argument('log')}",
-            allowed="the text of one error, or the path of one log",
-        )
-    if log is not None:
-        context.progress(f"reading {log.name}")
-    facts = await (read_text(text) if log is None else read_users_log(log))
+    facts = await _facts_of(context, text, log)
     root = facts.root
-    if root is None and log is None:  # a text sent as an error counts as one; a log may contain no error
-        facts = replace(facts, best_lines=facts.best_lines or facts.tail)
-    others: Sequence[ErrorFact] = facts.errors
-    if root is not None:
-        others = [error for error in others if error.family.id != root.family.id]
-        others = sorted(others, key=lambda error: (-error.rank, error.line))
-    frames = reversed(facts.frames[-_FRAMES:])
-    explanation = Explanation(
-        known=root is not None,
-        summary="",
-        guide=MAIN_GUIDE,
-        next=next_call(root, facts, package),
-        others=[_other(error, root) for error in others[:_OTHERS]],
-        last_launch=facts.last_launch.kernel if facts.last_launch else "",
-        model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],
-        versions=facts.versions,
-    )
     if root is None:
         update, notes = _unknown(facts)
     else:
@@ -222,7 +198,34 @@ async def explain_error(
         update["trace"], notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
     printed = await anyio.to_thread.run_sync(read_printout, lines_of(log) if log else text.splitlines())
     said = [printed] if printed else []
-    return explanation.model_copy(update={**update, "notes": [*said, *notes, *_notes(facts)]})
+    frames = reversed(facts.frames[-_FRAMES:])
+    explanation = Explanation(
+        known=root is not None,
+        summary="",
+        guide=MAIN_GUIDE,
+        next=next_call(root, facts, package),
+        others=_others(facts),
+        last_launch=facts.last_launch.kernel if facts.last_launch else "",
+        model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],
+        notes=[*said, *notes, *_notes(facts)],
+        versions=facts.versions,
+    )
+    return explanation.model_copy(update=update)
+
+
+async def _facts_of(context: Context, text: str, log: Path | None) -> LogFacts:
+    """Read the text or the log, whichever is given."""
+    if bool(text.strip()) == (log is not None):
+        raise ProblemError(
+            f"give the error either as {argument('text')} or as {argument('log')}",
+            allowed="the text of one error, or the path of one log",
+        )
+    if log is not None:
+        context.progress(f"reading {log.name}")
+        return await read_users_log(log)
+    facts = await read_text(text)
+    # A text that was sent as an error counts as one.
+    return replace(facts, best_lines=facts.best_lines or facts.tail) if facts.root is None else facts
 
 
 def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
@@ -289,17 +292,30 @@ def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tup
     return found[:_TRACES], notes
 
 
-def _other(error: ErrorFact, root: ErrorFact | None) -> OtherError:
-    role = "another error"
+def _others(facts: LogFacts) -> list[OtherError]:
+    """Return the errors of other families than the root's: those of the highest rank first."""
+    root, others = facts.root, facts.errors
+    if root is not None:
+        of_others = (error for error in others if error.family.id != root.family.id)
+        others = tuple(sorted(of_others, key=lambda error: (-error.rank, error.line)))
+    return [
+        OtherError(
+            family=error.family.id,
+            line=error.line,
+            text=error.text[:160],
+            role=_role(error, root),
+            count=error.count,
+        )
+        for error in others[:_OTHERS]
+    ]
+
+
+def _role(error: ErrorFact, root: ErrorFact | None) -> str:
     if root is None or error.rank == Rank.NOISE:
-        role = "noise"
-    elif error.rank == Rank.GENERIC:
-        role = "only says that a call failed"
-    elif error.rank < root.rank:
-        role = "consequence"
-    return OtherError(
-        family=error.family.id, line=error.line, text=error.text[:160], role=role, count=error.count
-    )
+        return "noise"
+    if error.rank == Rank.GENERIC:
+        return "only says that a call failed"
+    return "consequence" if error.rank < root.rank else "another error"
 
 
 def _notes(facts: LogFacts) -> list[str]:
