@@ -71,17 +71,11 @@ def own_operators(case: DiagnosisState) -> list[str]:
     return sorted({target for target in nodes if not target.startswith(TORCHS)})
 
 
-def users_code(case: DiagnosisState) -> list[str]:
-    """Return the user's kernels and operators in the package. The exported program runs the same code.
-
-    Equal results are thus no evidence that this code is correct.
-    """
-    kernels = {kernel.symbol for launch in case.launches if (kernel := kernel_of(launch, case)) is not None}
-    return [*sorted(kernels), *own_operators(case)]
-
-
 def own_code(case: DiagnosisState) -> list[str]:
-    """Names of the user's Triton kernels, and of operators outside torch that the package calls."""
+    """Names of the user's Triton kernels, and of operators outside torch that the package calls.
+
+    The exported program runs the same code, so equal results are no evidence that it is correct.
+    """
     users = [x for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
     own = [x for x in users if not operator_of(x.index, case).startswith(TORCHS)]
     return list(dict.fromkeys(each.symbol or each.kernel for each in own))

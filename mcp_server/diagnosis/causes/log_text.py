@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.diagnosis.components import component, own_operators, package_name, seen, users_code
+from mcp_server.diagnosis.components import component, own_code, own_operators, package_name, seen
 from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
@@ -340,7 +340,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             # The capture saw no comparison by the script, and eager mode returns the same. That does not
             # clear the user's kernels and operators, which also run in eager mode.
             uncompared = capture is not None and not capture.assertions
-            return fails_alone or (bool(case.equals_eager) and uncompared and not users_code(case))
+            return fails_alone or (bool(case.equals_eager) and uncompared and not own_code(case))
     return False
 
 

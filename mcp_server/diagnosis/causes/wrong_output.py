@@ -22,7 +22,6 @@ from mcp_server.diagnosis.components import (
     name_of,
     own_code,
     seen,
-    users_code,
 )
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.interventions.source import usual_key
@@ -291,7 +290,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     came_back = all(call.outcome == "ok" for call in capture.calls)
     if not came_back or plain.failure != "none":
         return
-    if users_code(case) or not case.equals_eager:  # the program runs it too: equal outputs do not clear it
+    if own_code(case) or not case.equals_eager:  # the program runs it too: equal outputs do not clear it
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     for suspect in log_text.detect_from_log(case):
