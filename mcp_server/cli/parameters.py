@@ -53,14 +53,13 @@ REST_HELP = "Arguments of the script or program; put -- before those that start 
 
 # Help of arguments whose descriptions suit only agents. The others show their description.
 OPTIONS = {
-    "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1. Repeat it for more.",
+    "flags": "A flag, such as TORCHINDUCTOR_NAN_ASSERTS=1.",
     "inputs": "Inputs of the call: a file of torch.save, or JSON such as "
     """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'.""",
     "edit": "Edited model.py of decompile; with --launch, only that launch.",
     "log": "Log of a failing run.",
-    "env": "An environment variable. Repeat it for more.",
-    "changes": "Change of an input, such as 'args[1]: clamp 0 9 where > 9'. Repeat it for more. "
-    "The table below has all forms.",
+    "env": "An environment variable.",
+    "changes": "Change of an input, such as 'args[1]: clamp 0 9 where > 9'. The table below has all forms.",
 }
 # The sections of a long help, with their arguments, most used first. Other options come before the sections.
 SECTIONS = {
@@ -78,7 +77,7 @@ FILES = ("package", "exported", "inputs", "log", "python", "expect", "edit", "co
 METAVARS = {
     **dict.fromkeys(FILES, "FILE"),
     **dict.fromkeys(("cwd", "folder", "directory"), "FOLDER"),
-    "recording": "PATH",
+    **dict.fromkeys(("recording", "out"), "PATH"),
     **dict.fromkeys(("model_name", "kernel", "kernels", "buffer", "buffers", "symbol", "constant"), "NAME"),
     "extra_imports": "MODULE",
     "check": "COMMAND",
@@ -169,6 +168,8 @@ def _option(name: str, field: FieldInfo, help_text: str, hidden: bool) -> inspec
         metavar = "NUMBER"
     elif kind not in (bool, str, list[str], list[int]):
         kind = str
+    if get_origin(kind) is list:
+        help_text = f"{help_text} Repeat it for more."
     dashed = command_name(name)
     spelled = f"--{dashed}/--no-{dashed}" if kind is bool and default else f"--{dashed}"
     info = typer.Option(

@@ -175,8 +175,8 @@ def _missed(missed: MissedArgument) -> str:
     if missed.side in ("before", "after"):
         index = f": index {missed.index}" if missed.index else ""
         if not missed.certain:
-            return f"The nearest argument, {what}, is {missed.bytes_outside} bytes away."
-        return f"The access is {missed.bytes_outside} bytes {missed.side} {what}{index}."
+            return f"The nearest argument, {what}, is {missed.bytes_outside:,} bytes away."
+        return f"The access is {missed.bytes_outside:,} bytes {missed.side} {what}{index}."
     if missed.side == "inside":
         return f"The address lies inside {what}."
     state = {"empty": ", which is empty", "host": ", which lies in host memory"}.get(missed.side, "")

@@ -190,7 +190,7 @@ class BlameRules:
         if launch.kind not in FOREIGN:
             return None
         name = self._name(launch)
-        reasons = [f"the fault is inside {name}, code that the package only calls"]
+        reasons = ["the fault is inside its own code, which the package only calls"]
         for variable in dict.fromkeys(a.target for a in launch.tensors if a.target):
             values = ranges.get((launch.index, variable))
             if values is not None:

@@ -184,7 +184,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
                 locations = list(unbounded_first(model.provenance(known)).locations) or locations
         rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
     number = "" if launch.launch is None else f"launch {launch.launch}, "
-    many = f", {element.count} in all" if element.count and element.count > 1 else ""
+    many = f" (one of {element.count:,})" if element.count and element.count > 1 else ""
     doubt = "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
     return FirstBad(
         what="outside" if argument.outside is not None else "non_finite",

@@ -304,8 +304,8 @@ def making(event: events.NodeNonFinite) -> Evidence:
 # Operators that make an infinity from ordinary numbers; others overflow in half precision.
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 _GUARD = (
-    "find which of its operands leaves the range of its type or the domain of an operation, and compute that "
-    "operand in a wider type, or keep it in the domain"
+    "look at its operands: if one is too large for its type, scale it or compute it in a wider type; if the "
+    "operation has no value for one, keep that one in its domain"
 )
 _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor away from 0, for example with an epsilon"),
