@@ -13,8 +13,10 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
+    MASK_FILL,
     guarded_lines,
     idiom_of,
+    masked_line,
     may_compute,
     may_leave_domain,
     operand_text,
@@ -55,6 +57,8 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         shown = [each for each in guilty.model_locations if (each.file, each.line) in bad]
         lines = [*known, *guilty.model_locations] if known else shown
         change = _in_model(change, [each.code for each in lines], origin)
+    if change is not None and change.before_code == MASK_FILL[0]:
+        change = _in_mask(change, [each.code for each in guilty.model_locations])
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     summary = [suspect.summary, *_sentences(origin)]
@@ -112,6 +116,15 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
         (idiom,) = idioms
         return replace(change, before_code=idiom.before, after_code=idiom.after, action=idiom.text)
     return replace(change, before_code=lines[0], after_code=lines[1]) if lines is not None else change
+
+
+def _in_mask(change: Intervention, codes: Sequence[str]) -> Intervention:
+    """The change of a mask, written in the only model line that fills in minus infinity."""
+    lines = {code.strip(): masked_line(code) for code in codes if masked_line(code)}
+    if len(lines) != 1:
+        return change
+    ((before, after),) = lines.items()
+    return replace(change, before_code=before, after_code=after)
 
 
 def _of_operation(origin: Origin, guilty: Component) -> list[str]:
@@ -240,15 +253,9 @@ def _elements(origin: Origin) -> str:
 
 def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     """Where the value was computed, one sentence for each fact."""
-    computed = f"{origin.result} = {origin.expression}"
     short = origin.operation is not None and len(origin.expression) > LONGEST
     brief = explained and len(origin.expression) > LONGEST_EXPLAINED
-    if brief:
-        computed = f"the {origin.result}"
-    if origin.operation is not None and short:
-        computed = f"{origin.result}, in which {origin.explanation or origin.operation.text}"
-    elif origin.bad_value and origin.bad_value != origin.expression and not brief:
-        computed += f" = {origin.bad_value}"
+    computed = _computed(origin, brief=brief)
     if origin.allowed:
         computed += f", but the allowed values are {origin.allowed}"
     inputs = _inputs(origin)
@@ -266,6 +273,16 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     if origin.explanation and not short and not explained:
         found.append(f"There {origin.explanation}.")
     return [*found, *_beside(origin)]
+
+
+def _computed(origin: Origin, *, brief: bool) -> str:
+    """What is computed: the expression, the operation in it that fails, or only the name of the result."""
+    long = len(origin.expression) > LONGEST
+    if origin.operation is not None and long:
+        return f"{origin.result}, in which {origin.explanation or origin.operation.text}"
+    computed = f"the {origin.result}" if brief or long else f"{origin.result} = {origin.expression}"
+    told = brief or not origin.bad_value or origin.bad_value == origin.expression
+    return computed if told else f"{computed} = {origin.bad_value}"
 
 
 def _beside(origin: Origin) -> list[str]:

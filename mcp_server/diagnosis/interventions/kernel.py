@@ -15,7 +15,7 @@ import anyio.to_thread
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Trial
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.diagnosis.origin import Operation, Origin
-from mcp_server.diagnosis.origin.lines import guarded_code
+from mcp_server.diagnosis.origin.lines import MASK_FILL, guarded_code
 from mcp_server.errors import ProblemError, argument
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
@@ -68,11 +68,11 @@ HOWS = {
     "finite-mask": _Way(
         with_finite_mask,
         "a finite number where {kernel} fills in minus infinity",
-        "masked_fill(mask, float('-inf'))",
-        "masked_fill(mask, torch.finfo(x.dtype).min)",
+        *MASK_FILL,
         hides=False,
-        action="fill masked elements of x with its smallest finite number. The softmax of a fully masked row "
-        "then has equal weights: replace them by 0 (torch.where) if the row should count for nothing",
+        action="fill masked elements with the smallest finite number of their type. The softmax of a fully "
+        "masked row then has equal weights: replace them by 0 (torch.where) if the row should count for "
+        "nothing",
     ),
     **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
 }

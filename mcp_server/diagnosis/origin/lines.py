@@ -129,6 +129,24 @@ def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
     return "", ""
 
 
+MASK_FILL = ("masked_fill(mask, float('-inf'))", "masked_fill(mask, torch.finfo(x.dtype).min)")
+_MINUS_INFINITY = re.compile(
+    r"(?i)float\(['\"]-inf(inity)?['\"]\)|-(float\(['\"]inf(inity)?['\"]\)|\w+\.inf)"
+)
+
+
+def masked_line(line: str) -> str:
+    """Return the model line whose `masked_fill` fills in the smallest finite number. Empty if it has none."""
+    line = line.strip()
+    for node in ast.walk(_parsed(line) or ast.Module([], [])):
+        match node:
+            case ast.Call(ast.Attribute(value=x, attr="masked_fill" | "masked_fill_"), [_, filled]):
+                old = ast.get_source_segment(line, filled) or ""
+                if _MINUS_INFINITY.fullmatch(old) and isinstance(x, ast.Name | ast.Attribute):
+                    return line.replace(old, f"torch.finfo({ast.unparse(x)}.dtype).min")
+    return ""
+
+
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
     """Return a model's operation, the same with its operand kept in the domain, and the change in words."""
     domain = DOMAINS[op]

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.origin.condition import (
     Question,
     condition,
 )
-from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines
+from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines, masked_line
 from mcp_server.diagnosis.origin.of_model import why_of_model
 from mcp_server.package.terms.interval import Interval
 from mcp_server.package.terms.term import Number, Position, Scalar, Term
@@ -43,6 +43,15 @@ def test_a_line_of_the_model_is_guarded_where_it_is_clear_which_operation(
 ) -> None:
     """The line is guarded if it is complete and has one such operation."""
     assert guarded_line(line, op) == guarded
+
+
+@pytest.mark.parametrize("infinity", ["float('-inf')", '-float("inf")', "-torch.inf", "-math.inf"])
+def test_a_mask_of_the_model_is_filled_with_a_finite_number(infinity: str) -> None:
+    """The fix is the user's own line; a fill that is finite already, or of no named tensor, stays."""
+    line = "w = score.masked_fill(empty, {}).softmax(-1)"
+    assert masked_line(line.format(infinity)) == line.format("torch.finfo(score.dtype).min")
+    assert not masked_line(line.format("-1e9"))
+    assert not masked_line(line.format(infinity).replace("score", "(a @ b)"))
 
 
 def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
