@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from mcp_server.jobs.output import clean as without_controls
 from mcp_server.logs.facts import Frame, PythonException, Relation, ThreadStack
 
 MAX_LINE = 4_000
@@ -17,8 +18,6 @@ LONGEST_EXPRESSION = 160
 _JOINS = r"(?!(?:and|or|not|mod)\b)"
 _WORDS = re.compile(rf"{_JOINS}\b[^\W\d]\w*\s+{_JOINS}[^\W\d]\w*|[`\"]|\w[.!?;:]\s")
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # A timestamp and what follows it: the stream and tag of container runtimes (Kubernetes CRI logs), a dash, or
 # the host and program of a system journal.
 _STAMP = re.compile(
@@ -54,13 +53,11 @@ class Line(NamedTuple):
 
 
 def clean(raw: str) -> str:
-    """Remove escapes and control characters from `raw`. Keep the last version of a redrawn line."""
+    """Return the last version of a redrawn line, without escapes and control characters."""
     text = raw.rstrip("\r\n")
     if not text.isprintable():
-        text = _ESCAPE.sub("", text)
-        if "\r" in text:
-            text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
-        text = _CONTROL.sub("", text)
+        versions = [without_controls(version) for version in text.split("\r")]
+        text = next((version for version in reversed(versions) if version.strip()), "")
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE - _TAIL]} … {text[-_TAIL:]}"
     return text
