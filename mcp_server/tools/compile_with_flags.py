@@ -11,7 +11,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.flags import Moment, select
+from mcp_server.flags import Chosen, Moment, select
 from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record
 from mcp_server.package.exported import exported_device
 from mcp_server.package.view import view_package
@@ -82,35 +82,37 @@ async def compile_with_flags(
     made: dict[str, Any] = {"warnings": list(plan.warnings)}
     if compiled is not None:
         view = await anyio.to_thread.run_sync(view_package, Path(compiled.package))
-        package, wrapper = view.package, view.wrapper
+        problems = [f"wrapper.cpp:{each.line}: {each.what}" for each in view.wrapper.problems[:10]]
         made = {
-            "package": context.artifact(package.path, "package compiled with the flags"),
+            "package": context.artifact(view.package.path, "package compiled with the flags"),
             "seconds": round(compiled.seconds, 2),
-            "launches": len(wrapper.launches),
-            "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
-            "provenance": bool(package.kernel_information),
-            "warnings": [*plan.warnings, *(f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10])],
+            "launches": len(view.wrapper.launches),
+            "kernels": dict(Counter(launch.kernel for launch in view.wrapper.launches)),
+            "provenance": bool(view.package.kernel_information),
+            "warnings": [*plan.warnings, *problems],
         }
     return Compiled(
         ok=compiled is not None,
         torch=version,
         device=device,
-        flags=[
-            AppliedFlag(
-                name=one.flag.name,
-                value=one.value,
-                given_as="environment" if one.flag.env else "config",
-                acts=list(one.flag.acts),
-                shows=one.flag.shows,
-                misses=one.flag.misses,
-                cost=one.flag.cost,
-            )
-            for one in plan.chosen
-        ],
+        flags=[_applied(one) for one in plan.chosen],
         failure=read_failure(done.finished),
         log=context.artifact(done.finished.output, "output of the compile"),
         cost=context.cost.cost(),
         **made,
+    )
+
+
+def _applied(chosen: Chosen) -> AppliedFlag:
+    flag = chosen.flag
+    return AppliedFlag(
+        name=flag.name,
+        value=chosen.value,
+        given_as="environment" if flag.env else "config",
+        acts=list(flag.acts),
+        shows=flag.shows,
+        misses=flag.misses,
+        cost=flag.cost,
     )
 
 
