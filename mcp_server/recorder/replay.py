@@ -275,25 +275,28 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
         replayed.append(await _replay(candidate, len(replayed), workload, context))
         if replayed[-1].failed:
             break
-    if not replayed and (died := await anyio.to_thread.run_sync(_died, found)) is not None:
+    if replayed:
+        return await anyio.to_thread.run_sync(_taken, replayed, found, workload.package.name)
+    if (died := await anyio.to_thread.run_sync(_died, found)) is not None:
         return died
-    if not replayed:
-        first = found[0]
-        raise ProblemError(
-            f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
-            value=str(folder),
-            allowed="a recording with mode full, a larger --ring-mb, or a core file with these inputs",
-            next_call="aoti-debug record model.pt2 --mode full",
-        )
+    first = found[0]
+    raise ProblemError(
+        f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
+        value=str(folder),
+        allowed="a recording with mode full, a larger --ring-mb, or a core file with these inputs",
+        next_call="aoti-debug record model.pt2 --mode full",
+    )
+
+
+def _taken(replayed: Sequence[Replayed], found: Sequence[Candidate], package: str) -> TakenCall:
+    """Describe the last replayed call if it failed, otherwise the first."""
     chosen = replayed[-1] if replayed[-1].failed else replayed[0]
     call, recording = chosen.candidate.call, chosen.candidate.recording
-    maps, calls = read_maps(recording.maps), chosen.candidate.model.calls
-    crash = recording.crash
+    maps, crash = read_maps(recording.maps), recording.crash
     inside = crash is not None and crash.thread == call.thread and call.end_ns is None
-    fatal = crash.stack if crash is not None and inside else ()
-    lines = await anyio.to_thread.run_sync(_lines, call.stack or fatal, maps)
-    made = [await anyio.to_thread.run_sync(_lines, sites, maps) for sites in call.sites]
-    facts = list(_told(chosen, replayed, found, workload.package.name))
+    lines = _lines(call.stack or (crash.stack if crash is not None and inside else ()), maps)
+    made = [_lines(sites, maps) for sites in call.sites]
+    facts = list(_told(chosen, replayed, found, package))
     if lines:
         facts.append(
             f"the host calls the package at {lines[0].file}:{lines[0].line}  {lines[0].code}".rstrip()
@@ -301,21 +304,22 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     site, input_at_fault = _where_it_died(recording, [chosen.candidate, *found])
     # Without a failure, the verdict is not about this call.
     numbered = call.number and (site is None or chosen.failed or call.code)
+    of = max(call.number, chosen.candidate.model.calls)
     return TakenCall(
         chosen.inputs,
-        CallNumber(number=call.number, of=max(call.number, calls)) if numbered else None,
+        CallNumber(number=call.number, of=of) if numbered else None,
         lines,
         facts,
-        chosen.candidate.updates,
-        chosen.weights,
-        _open(chosen.candidate, found) if not chosen.failed else "",
-        site,
-        input_at_fault,
-        {number: _maker(found[0]) for number, found in enumerate(made) if found},
-        _on_ended_frame(call),
-        await anyio.to_thread.run_sync(_overwritten, recording),
-        {n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
-        program_of(recording),
+        updates=chosen.candidate.updates,
+        weights=chosen.weights,
+        open=_open(chosen.candidate, found) if not chosen.failed else "",
+        site=site,
+        input_at_fault=input_at_fault,
+        made_at={number: _maker(places[0]) for number, places in enumerate(made) if places},
+        on_ended_frame=_on_ended_frame(call),
+        overwritten=_overwritten(recording),
+        short={n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
+        program=program_of(recording),
     )
 
 
