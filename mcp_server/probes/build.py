@@ -112,7 +112,6 @@ async def find_tools(
 
 async def _build(models: list[Package], tools: Tools, work: Path) -> None:
     """Fill the cache entry with the package and its manifest."""
-    tools.context.progress("rebuilding the package with probes")
     rebuilt = []
     files: dict[str, Path] = {}
     for model in models:

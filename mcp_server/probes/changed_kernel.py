@@ -92,7 +92,6 @@ async def with_kernel(
             )
 
         async def build(work: Path) -> None:
-            context.progress(f"compiling {kernel.name} again")
             target = await _recompiled(package, kernel, source, binaries[0], work, context, python, env)
             await _finish(package, kernel, {binaries[0]: target}, work)
 
@@ -134,7 +133,6 @@ async def _build_interposed(
     context, library = tools.context, package.files.library
     if library is None:
         raise ProblemError("the package has no library", value=package.model_name)
-    context.progress(f"compiling {kernel.name} again")
     original = work / f"aoti-debug-{key[:24]}.original"  # unique, since ld.so identifies libraries by name
     await anyio.to_thread.run_sync(extract, package, library.name, original)
     if not await anyio.to_thread.run_sync(calls_through_relocation, original, kernel.name):
