@@ -64,6 +64,10 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "    out = torch.cat([out, h[None]], dim=0)\nreturn out, h", ()),
     ("early exit", "for i in range(5):\n    last = x[:, -1:] * 0.5\n    x = torch.cat([x, last], dim=1)\n"
      "    if (last.abs() < 0.2).all():\n        break\nreturn x", ()),
+    ("early exit", "y = x[:, :1]\nwhile y.shape[1] < 5 and not (y[:, -1] > 1).all():\n"
+     "    y = torch.cat([y, y[:, -1:] * 2], dim=1)\nreturn y", ()),
+    ("cached size", "n = x.shape[0]\nif n != self.num_classes or not len(self.grown):\n"
+     "    self.grown = torch.arange(n)\n    self.num_classes = n\nreturn self.grown[:, None] + x", ()),
     ("check for none", "j = (x[:, 0] > 0.1).nonzero().squeeze(1)\nif j.numel() == 0:\n"
      "    return torch.zeros(0, 6)\nreturn self.parts[0](x[j]) * x[j, :1]", ()),
     ("branch", "j = x[x > 0.1]\nif len(j) == 0:\n    return torch.zeros(())\nreturn j.mean()", ()),

@@ -62,7 +62,8 @@ from .changes import (
 )
 from .memory import version_of
 from .rewrites import InBuffer
-from .shapes import symbols_of
+from .shapes import Restriction, broken, symbols_of
+from .shapes import places as places_of
 
 BUDGET_S = 60.0  # processor time of this process and its compilers
 MOST = 14
@@ -164,7 +165,9 @@ def attempts(
         for told in _tried(Trying(wanted, state, until, tell), failing, every, 1):
             found.append(told)
         if found and found[-1].outcome == "passes" and failing.keep is None:
-            found[-1].again = _fails_again(given, wanted, state)
+            unchanged = Change(Attempt("", ""), given.options)
+            _attempt(given, unchanged, wanted, state)
+            found[-1].again = unchanged.told.error
     return found
 
 
@@ -420,19 +423,6 @@ def exported(failing: Failing, options: Dict[str, Any]) -> Any:
         return export(failing.module, failing.args, failing.kwargs or None, **asked)
 
 
-def _fails_again(failing: Failing, wanted: Wanted, state: State) -> str:
-    """Return the error of a try without the change. Empty if it passes."""
-    restore(state)
-    try:
-        program = exported(failing, failing.options)
-        _agrees(failing, program, wanted, Change(Attempt("", ""), {}))
-        if failing.compile is not None:
-            failing.compile(program)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:300]
-    return ""
-
-
 def compile_with(configs: Any) -> Callable[..., Any]:
     """Return a function that compiles a program. Unless it gets a path, it removes the package."""
 
@@ -507,8 +497,9 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
                 if given is not None:
                     program.module()(*given[0], **given[1])
         except Exception as error:
-            broken = [] if not shape else _breaking(guards, symbols_of(program), shape)
-            return replace(failing, error=error, lines=broken)
+            added = [Restriction(guard, [at]) for guard, at in guards] if shape else []
+            at_lines = (each.nodes[0] for each in broken(added, places_of(program), shape)) if shape else ()
+            return replace(failing, error=error, lines=list(dict.fromkeys(at_lines)))
     return None
 
 
@@ -528,13 +519,6 @@ def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
 
     with replaced([(kind, "_log_guard", original, logged)]):
         yield found
-
-
-def _breaking(guards: List[Tuple[Any, Place]], symbols: Dict[Any, Any], shape: Any) -> List[Place]:
-    """List the lines that added a guard which the sizes of a call break."""
-    sizes = {symbol: shape[number][dim] for (_, number, dim), symbol in symbols.items()}
-    known = [(guard, at) for guard, at in guards if guard.free_symbols <= sizes.keys()]
-    return list(dict.fromkeys(at for guard, at in known if not bool(guard.subs(sizes))))
 
 
 def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:

@@ -429,10 +429,8 @@ def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
         leaf for leaf in pytree.tree_leaves((failing.args, failing.kwargs)) if type(leaf) in (int, float)
     ]
     told.before, told.after = (", ".join(map(text.format, numbers)) for text in ("{}", "torch.tensor({})"))
-    shapes = with_dims(failing.options.get("dynamic_shapes"), lambda dim: None if not name_of(dim) else dim)
-    options = {**failing.options, "dynamic_shapes": shapes}
-    if numbers:
-        yield Change(told, options, convert=convert)
+    change = _redeclared(failing, told, lambda dim: dim if name_of(dim) else None)
+    yield from [replace(change, convert=convert)] if numbers else []
 
 
 def options(failing: Failing) -> Iterator[Change]:
@@ -487,7 +485,7 @@ def _multiple(factor: int, dim: Any) -> Any:
 
 
 def _redeclared(failing: Failing, told: Attempt, change: Callable[[Any], Any]) -> Change:
-    shapes = with_dims(failing.options["dynamic_shapes"], change)
+    shapes = with_dims(failing.options.get("dynamic_shapes"), change)
     return Change(told, {**failing.options, "dynamic_shapes": shapes})
 
 
@@ -570,7 +568,7 @@ def _nodes_of(function: Any) -> Iterator[Any]:
 def dense(failing: Failing) -> Iterator[Change]:
     """Make sparse tensors and their products dense, because export and compile reject sparse tensors."""
     sparse = [
-        (each, own, name, value)
+        (each, name, value)
         for each in failing.module.modules()
         for own in (each._buffers, vars(each))
         for name, value in own.items()
@@ -585,7 +583,7 @@ def dense(failing: Failing) -> Iterator[Change]:
         "it then has an element for each zero; if that is too large, keep indices and values, and add up the "
         "products with index_add"
     )
-    found = list(filter(None, (registration(each, name) for each, _, name, _ in sparse)))
+    found = list(filter(None, (registration(each, name) for each, name, _ in sparse)))
     found = [each for n, each in enumerate(found) if each[0] not in [other[0] for other in found[:n]]]
     parts = [(code, *code.rpartition(ast.unparse(value))) for _, value, code in found]
     made = {code: f"{start}{value}.to_dense(){end}" for code, start, value, end in parts}
@@ -593,7 +591,8 @@ def dense(failing: Failing) -> Iterator[Change]:
     if found:
         told.file, told.line = found[0][0]
     told.before, told.after = "\n".join(made), "\n".join(made.values())
-    yield Change(told, failing.options, during=partial(_densely, sparse, products))
+    tensors = [(*each, each[2].to_dense()) for each in sparse]
+    yield Change(told, failing.options, during=partial(replaced, [*tensors, *products]))
 
 
 DERIVES = ("autograd.grad", ".backward")
@@ -671,24 +670,16 @@ def swap(owner: Any, name: str, new: Any) -> Tuple[Any, str, Any, Any]:
 
 
 @contextlib.contextmanager
-def replaced(made: Iterable[Sequence[Any]], put: Callable[..., None] = setattr) -> Iterator[None]:
+def replaced(made: Iterable[Sequence[Any]]) -> Iterator[None]:
     """Set other values during the body. A row has owner, name, old value and new value."""
     rows = [row[:4] for row in made]
     for owner, name, _, new in rows:
-        put(owner, name, new)
+        setattr(owner, name, new)
     try:
         yield
     finally:
         for owner, name, old, _ in rows:
-            put(owner, name, old)
-
-
-@contextlib.contextmanager
-def _densely(sparse: List[Any], products: List[Any]) -> Iterator[None]:
-    """Use dense tensors, and methods that multiply them, during the body."""
-    rows = [(own, name, value, value.to_dense()) for _, own, name, value in sparse]
-    with replaced(rows, dict.__setitem__), replaced(products):
-        yield
+            setattr(owner, name, old)
 
 
 def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Iterator[Change]:
@@ -750,7 +741,7 @@ def _of_end(
         return None
     plain = f"{function.__name__}_end"
     inner = ast.parse(f"def {plain}({', '.join(given)}): pass")
-    inner.body[0].body = [_WithoutSelf().visit(each) for each in end]  # type: ignore[attr-defined]
+    inner.body[0].body = [Expressions(_without_self).visit(each) for each in end]  # type: ignore[attr-defined]
     names = dict(function.__globals__)
     exec(compile(ast.fix_missing_locations(inner), function.__code__.co_filename, "exec"), names)
     result = names[plain](*(values[name] for name in given))
@@ -786,12 +777,10 @@ def _defined(operator: str, fake: str, made: List[Any]) -> Iterator[None]:
         yield
 
 
-class _WithoutSelf(ast.NodeTransformer):
-    """Writes `self.x` as `x`."""
-
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        own = ast.unparse(node.value) == "self"
-        return ast.Name(node.attr, ast.Load()) if own else self.generic_visit(node)
+def _without_self(node: Any, _module: Any) -> Any:
+    """Write `self.x` as `x`."""
+    own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    return ast.Name(node.attr, ast.Load()) if own else None
 
 
 def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, Any]:

@@ -10,6 +10,7 @@ import ast
 import copy
 import re
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -82,17 +83,20 @@ def parsed(text: str, **parts: Node) -> Node:
 
 
 def like(*forms: Tuple[str, str]) -> Made:
-    """Rewrite expressions from one form to another. Capital letters in forms stand for any expression."""
+    """Rewrite expressions to other forms. A capital letter is any expression, `self.T` a tensor attribute."""
     return in_expression(of_forms(*forms))
 
 
 def of_forms(*forms: Tuple[str, str]) -> Change:
     known = [(ast.parse(old, mode="eval").body, new) for old, new in forms]
 
-    def change(node: Node, _module: Any) -> Optional[Node]:
+    def change(node: Node, module: Any) -> Optional[Node]:
         found = ((new, parts_of(old, node)) for old, new in known)
         new, parts = next((each for each in found if each[1] is not None), ("", None))
-        inside = Expressions(change)
+        table = getattr((parts or {}).get("T"), "attr", "")
+        if table and not any(isinstance(getattr(m, table, None), torch.Tensor) for m in module.modules()):
+            return None
+        inside = Expressions(change, module)
         return parsed(new, **{name: inside.visit(each) for name, each in parts.items()}) if parts else None
 
     return change
@@ -160,11 +164,8 @@ class Unconverted(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Node:
-        parts = [self.visit(each) for each in node.values]
-        joined = parts[0]
-        for each in parts[1:]:
-            joined = ast.BinOp(joined, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), each)
-        return joined
+        operator = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
+        return reduce(lambda one, other: ast.BinOp(one, operator, other), map(self.visit, node.values))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Node:
         inner = self.visit(node.operand)
@@ -256,9 +257,26 @@ def values_of(node: Node) -> List[Any]:
 
 
 def value_of(node: Node) -> Node:
-    if isinstance(node, ast.AugAssign):
-        return ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)  # type: ignore[union-attr]
-    return node.value
+    """Return the value that a statement assigns, for `x += y` the sum `x + y`."""
+    target = getattr(node, "target", None)
+    return ast.BinOp(parsed(ast.unparse(target)), node.op, node.value) if target is not None else node.value
+
+
+def of_cache(node: Node, context: Context) -> Optional[List[Node]]:
+    """Rewrite `if n != self.n: self.n = n; self.x = f(n)` to `x = f(n)`, computed in each call."""
+    tested = ast.unparse(node.test) if isinstance(node, ast.If) and not node.orelse else ""
+    if "self." not in tested or not all(isinstance(each, ast.Assign) for each in node.body):
+        return None
+    used = "\n".join(map(ast.unparse, context.after))
+    codes = [ast.unparse(each.targets[0]) for each in node.body]
+    names = {code: re.findall(r"\w+", code)[1] for code in codes if code.startswith("self.") and code in used}
+
+    def change(each: Node, _module: Any) -> Optional[Node]:
+        code = ast.unparse(each)
+        return ast.Name(names[code], each.ctx) if code in names else None
+
+    set_here = [each for code, each in zip(codes, node.body) if code in names or code not in tested]
+    return [Expressions(change).visit(copy.deepcopy(each)) for each in (*set_here, *context.after)]
 
 
 def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
@@ -329,9 +347,7 @@ def body({given}):
 def written_out(body: List[Node]) -> List[Node]:
     """Copy a loop's body with `n = n + 1` for `n += 1`, which would write to the previous pass's tensor."""
     return [
-        ast.Assign([ast.Name(str(assigned(each)), ast.Store())], value_of(each))
-        if isinstance(each, ast.AugAssign)
-        else each
+        ast.Assign([each.target], value_of(each)) if isinstance(each, ast.AugAssign) else each
         for each in copy.deepcopy(body)
     ]
 
@@ -549,8 +565,19 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
     return in_expression(change)(statement, context)
 
 
+def counted(loop: Node) -> Node:
+    """Rewrite `while x.shape[1] < n and not done: x = cat([x, y], 1)` as a `for` with `if done: break`."""
+    tests: List[Any] = loop.test.values if isinstance(loop.test, ast.BoolOp) else []
+    if len(tests) != 2 or not is_size(getattr(tests[0], "left", None)):
+        return loop
+    passes = parsed("range(N - S)", N=tests[0].comparators[0], S=tests[0].left)
+    done = tests[1].operand if isinstance(tests[1], ast.UnaryOp) else parsed("not T", T=tests[1])
+    return ast.For(ast.Name("_", ast.Store()), passes, [ast.If(done, [ast.Break()], []), *loop.body], [])
+
+
 def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
-    """Rewrite a `for` with `if ...: break`. All passes run, but those after the exit change nothing."""
+    """Rewrite a loop with `if ...: break`. All passes run, but those after the exit change nothing."""
+    loop = counted(loop) if isinstance(loop, ast.While) else loop
     exits = [each for each in getattr(loop, "body", ()) if isinstance(each, ast.If)]
     if not isinstance(loop, ast.For) or loop.orelse or not exits:
         return None
@@ -598,9 +625,8 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
         whole = ast.Assign([Renamed(news).visit(target)], node.value)
         texts = "".join(f"{name} = torch.where(going, {new}, {name})\n" for name, new in news.items())
         return [whole, *ast.parse(texts).body]
-    old = ast.parse(ast.unparse(target), mode="eval").body
-    value = ast.BinOp(old, node.op, node.value) if isinstance(node, ast.AugAssign) else node.value
-    return [ast.Assign([target], parsed("torch.where(going, V, O)", V=value, O=old))]
+    old = parsed(ast.unparse(target))
+    return [ast.Assign([target], parsed("torch.where(going, V, O)", V=value_of(node), O=old))]
 
 
 _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
@@ -716,9 +742,7 @@ class InBuffer(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> Node:
         if not self.number or ast.unparse(node.target) != self.name:
             return self.generic_visit(node)
-        read = ast.copy_location(parsed(self.name), node)
-        value = ast.BinOp(read, node.op, node.value)
-        return self.visit(ast.copy_location(ast.Assign([node.target], value), node))
+        return self.visit(ast.copy_location(ast.Assign([node.target], value_of(node)), node))
 
     def visit_Assign(self, node: ast.Assign) -> Node:
         node.value = self.visit(node.value)
@@ -794,6 +818,7 @@ ROWS = "T[torch.arange(X.shape[0], device=X.device)]"
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
     Rewrite("padding to a multiple", ANY, of_remainder, "pad without the test"),
+    Rewrite("cached size", SIZE, of_cache, "compute it in each call", "a package has no such cache"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check for none", VALUE, without_check, "leave out the check", "the rest runs on nothing, too"),
@@ -818,7 +843,7 @@ REWRITES = [
         of_exit,
         "run all passes, and keep what the pass before the exit gave",
         "all passes are computed",
-        of=ast.For,
+        of=(ast.For, ast.While),
     ),
     Rewrite(
         "one-hot",
