@@ -323,19 +323,18 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """A failed check of memory, and the outputs or loaders that the program still holds."""
-    loads, end = _loads(case.captured), next(reversed(case.captured.ends), None)
+    loads, end = loaded_often(case.captured)[0], next(reversed(case.captured.ends), None)
     if end is not None and end.kept_outputs >= SEVERAL:
         kept, size = end.kept_outputs, end.kept_bytes / 1e6
         fact = f"the outputs of earlier calls still keep {kept} blocks of memory, {size:.3g} MB in all"
         return _costs(suspect, "memory", KEEP_LESS, fact)
-    if len(loads) >= SEVERAL:
+    if loads:
         path, size = loads[0].package.name, loads[-1].bytes / 1e6
         fact = f"{path} ({size:.3g} MB) was loaded {len(loads)} times, each time with its own weights"
-        found = _costs(suspect, "memory", LOAD_ONCE, fact)
-        return replace(found, guilty=component("script", path, loads[-1].stack[:1]))
+        return _costs(suspect, "memory", LOAD_ONCE, fact, component("script", path, loads[-1].stack[:1]))
     for _, buffer in largest_buffer(case):
-        found = _costs(suspect, "memory", buffer.fix.text if buffer.fix else "", buffer.evidence[0].fact)
-        return replace(found, guilty=buffer.guilty)
+        advice = buffer.fix.text if buffer.fix else ""
+        return _costs(suspect, "memory", advice, buffer.evidence[0].fact, buffer.guilty)
     fix = "see what keeps memory from call to call: outputs, views of them, loaders, caches"
     return _costs(suspect, "memory", fix)
 
@@ -344,11 +343,9 @@ def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """Return a failed check of time, with the loads of a package if they took longer than its calls."""
     loads, fact = loaded_often(case.captured)
     if not fact:
-        return _costs(
-            suspect, "time", "find what takes the time: diagnose with symptom slow, slow-load or slow-build"
-        )
-    found = _costs(suspect, "time", LOAD_ONCE, fact)
-    return replace(found, guilty=component("script", loads[0].package.name, loads[-1].stack[:1]))
+        return _costs(suspect, "time", "find what takes the time: diagnose with symptom slow or slow-load")
+    party = component("script", loads[0].package.name, loads[-1].stack[:1])
+    return _costs(suspect, "time", LOAD_ONCE, fact, party)
 
 
 LOAD_ONCE = (
@@ -359,7 +356,7 @@ LOAD_ONCE = (
 
 def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
     """Return the loads of a package that is loaded several times, and their time if all calls took less."""
-    loads = [load for load in _loads(seen) if load.seconds is not None]
+    loads = [load for load in seen.loads if load.package == seen.loads[0].package]
     if len(loads) < SEVERAL:
         return [], ""
     loading = sum(load.seconds or 0.0 for load in loads)
@@ -369,18 +366,13 @@ def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
     return loads, fact if loading > calling else ""
 
 
-def _loads(seen: Captured) -> list[CapturedLoad]:
-    """The loads of the package that was loaded first."""
-    return [load for load in seen.loads if load.package == seen.loads[0].package]
-
-
-def _costs(suspect: Suspect, of: str, fix: str, fact: str = "") -> Suspect:
-    """A failed check of time or memory, explained by `fact` unless this is empty."""
+def _costs(suspect: Suspect, of: str, fix: str, fact: str = "", party: Component | None = None) -> Suspect:
+    """A failed check of time or memory, explained by `fact` of `party` unless this is empty."""
     why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
         suspect,
         category="cost",
-        guilty=suspect.guilty.model_copy(update={"value": of}),
+        guilty=party or suspect.guilty.model_copy(update={"value": of}),
         summary=f"The program's own check of {of} failed{why}.",
         level=CausalLevel.CALL,
         evidence=(*suspect.evidence, *([seen("capture", fact)] if fact else [])),
@@ -455,12 +447,12 @@ def _extreme_inputs(case: DiagnosisState) -> Iterator[Suspect]:
         if values is None or not 0 < values.outside <= MOST_EXTREME:
             continue
         item = case.compiled_inputs[part.input]
+        reader = next((each.index for each in case.launches if item.name in each.reads), None)
+        lines = [*case.call_locations, *launch_lines(reader, case, 2)]
         places = [f"{name_of(item)}{list(place)} = {value:g}" for place, value in values.first]
         fact = f"{counted(values.outside, 'element')} of {values.elements} beyond ±{EXTREME:g}: {places[0]}"
         yield _Wrong(
-            guilty=input_component(item, case.call_locations, f"{values.value:g}").model_copy(
-                update={"elements": places}
-            ),
+            guilty=input_component(item, lines, f"{values.value:g}").model_copy(update={"elements": places}),
             summary=f"The outputs are not what is expected, and {places[0]}, far from its other elements.",
             level=CausalLevel.FAULT_SITE,
             evidence=(seen("look_at_indices", fact),),
