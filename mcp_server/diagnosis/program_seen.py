@@ -242,9 +242,10 @@ class ProgramSeen:
 
     @property
     def unowned(self) -> list[int]:
-        """Inputs whose memory the host had freed, never wrote, or does not have in full."""
-        taken = self.taken
+        """Inputs whose memory the program had freed, never wrote, or does not have in full."""
+        taken, gone = self.taken, [each for each in self.captured.memory if each.act == "unmapped"]
         found = [self.filled.number if self.filled is not None else None]
+        found += [each.input for each in gone if each.storage == "input"]
         found += [taken.on_ended_frame, *taken.short] if taken is not None else []
         return list(dict.fromkeys(number for number in found if number is not None))
 

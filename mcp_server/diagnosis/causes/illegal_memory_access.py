@@ -39,8 +39,9 @@ INSIDE_OP = "check what {} reads and writes against the sizes and strides that i
 def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for the first located fault."""
     fault = case.located.fault if case.located is not None else None
-    if fault is None or (fault.kernel == "" and fault.launch is None):
-        return
+    blamed = fault.blame.input_index if fault is not None and fault.blame is not None else None
+    if fault is None or (fault.kernel == "" and fault.launch is None) or blamed in case.unowned:
+        return  # nothing is located, or the memory of the input was gone, which explains the access
     change, marker = _passing_change(fault, case), marker_of(fault)
     blame = _blame(fault, change, marker)
     category: Category = blame.category or "illegal_memory_access"

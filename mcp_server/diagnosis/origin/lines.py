@@ -64,14 +64,15 @@ class _Rewriter(ast.NodeTransformer):
 
     def _idiom(self, node: ast.AST) -> ast.expr | None:
         match node:
-            case ast.BinOp(left=left, op=ast.Mult(), right=right) if self.op == "log":
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if self.op in ("log", "log2", "log10"):
                 # `a * b.log()` has the limit 0 at a = b = 0, but gives NaN as written.
                 for factor, logarithm in ((left, right), (right, left)):
                     operand = _operand(logarithm, self.op)
                     same = operand is not None and ast.unparse(factor) == ast.unparse(operand)
                     if operand is not None and (self.zero or same) and _softmax(operand) is None:
                         self.texts.append("use torch.xlogy, which is 0 where its first argument is 0")
-                        return _call("torch.xlogy", factor, operand)
+                        made, base = _call("torch.xlogy", factor, operand), self.op[3:]
+                        return ast.BinOp(made, ast.Div(), ast.Name(f"math.log({base})")) if base else made
             case ast.BinOp(left=left, op=ast.Div(), right=divisor) if self.op == "div":
                 if isinstance(divisor, ast.Name | ast.Attribute) or _is_number(divisor):
                     return None
