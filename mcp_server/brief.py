@@ -5,6 +5,7 @@ The full evidence with its commands, and the checks, are in the output of `--ver
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -243,15 +244,13 @@ def confirmation(run: Confirmed) -> list[str]:
 
 
 def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
-    """Yield each step with its tool, or with a shell command: in a shell if the verdict is not proven, for an
-    MCP client if it may not see the tool.
-    """
+    """Yield each step and its call: a command in a shell, or if an MCP client may not list the tool."""
     for number, step in enumerate(verdict.next_steps):
-        as_command = not proven if in_shell else step.tool not in CORE
-        name = command_name(step.tool) if in_shell else step.tool
-        label, how = "Next" if number == 0 else "", "" if as_command else f" ({name})"
-        yield Line("label", f"{capitalized(step.why)}{how}", label)
-        if as_command:
+        how = f" ({command_name(step.tool)})" if in_shell and proven else ""
+        yield Line("label", f"{capitalized(step.why)}{how}", "Next" if number == 0 else "")
+        if not in_shell and step.tool in CORE:
+            yield Line("label", f"{step.tool} {json.dumps(step.arguments)}")
+        elif not how:
             yield Line("command", command_line(step))
 
 

@@ -22,6 +22,7 @@ from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
+from mcp_server.diagnosis.next_steps import continued
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.calls import run_call
 from mcp_server.diagnosis.observe.program import given_call, put_back, recorded_call
@@ -194,7 +195,8 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
     told = case.taken.facts if case.taken is not None else []
     told = list(case.process.remarks) if case.process is not None else told
     remarks = [*told, *verdict.remarks, *remarks_on_file(case), *case.put_back]
-    return with_budget(verdict.model_copy(update={"remarks": remarks}), case, context)
+    steps = [continued(step, case, context.directory.name) for step in verdict.next_steps]
+    return with_budget(verdict.model_copy(update={"remarks": remarks, "next_steps": steps}), case, context)
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:
@@ -295,19 +297,18 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
     if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
         return verdict
     phases = ", ".join(dict.fromkeys(case.cut_short))
-    job, budget_s = context.directory.name, min(MOST_S, max(LEAST_S, MORE * case.budget_s))
+    budget_s = min(MOST_S, max(LEAST_S, MORE * case.budget_s))
     step = NextStep(
         why=f"continue where the budget ended ({phases}); finished checks are not repeated",
         tool="diagnose",
-        arguments={"log": job, "budget_s": budget_s},
+        arguments={"log": context.directory.name, "budget_s": budget_s},
     )
     uncounted = {"waiting for a GPU": case.clock.waited_s, "exports and compiles": case.clock.spared_s}
     besides = " and ".join(f"{each:.0f} s of {what}" for what, each in uncounted.items() if each >= 1)
     ended = (
         f"The budget of {case.budget_s:g} s ended during {phases}"
         f"{f' ({besides} are not counted)' if besides else ''}. "
-        f"Known so far: {_known(case)}. "
-        f"To continue: aoti-debug diagnose --resume {job} --budget-s {budget_s:g}"
+        f"Known so far: {_known(case)}."
     )
     return verdict.model_copy(
         update={

@@ -21,7 +21,7 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
-from mcp_server.operations.arguments import ReduceArguments, option_words
+from mcp_server.operations.arguments import HANDLE, ReduceArguments, option_words
 from mcp_server.plurals import capitalized, counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.runtime.failure import BudgetTooShort
@@ -224,6 +224,15 @@ def _with_symptom(symptom: str, why: str, workload: Workload) -> NextStep:
     """Diagnose the same workload again with this symptom."""
     arguments = {**workload_arguments(workload), "symptom": symptom}
     return NextStep(why=why, tool="diagnose", arguments=arguments)
+
+
+def continued(step: NextStep, case: DiagnosisState, job: str) -> NextStep:
+    """Let a step that diagnoses the same workload continue this job, which repeats no finished run."""
+    whole = workload_arguments(case.workload) if case.workload is not None else {}
+    if step.tool != "diagnose" or not HANDLE.fullmatch(job) or not whole.items() <= step.arguments.items():
+        return step
+    more = {name: value for name, value in step.arguments.items() if name not in whole}
+    return step.model_copy(update={"arguments": {"log": job, **more}})
 
 
 def _only_built(case: DiagnosisState) -> bool:

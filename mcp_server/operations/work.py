@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mcp_server.model import Record
 
 CARD = "asked.json"
+DEFAULTS = DiagnoseArguments().model_dump()
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def recorded_request(job: Path) -> Asked | None:
 def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     """If `log` names a job, return the arguments of that diagnosis and its handle; else `arguments` and "".
 
-    The budget stays that of `arguments`. Raise ProblemError if the job is unknown or not a diagnosis.
+    The budget, and what `arguments` add, replace those of the job. Raise ProblemError if it is no diagnosis.
     """
     named = HANDLE.fullmatch(arguments.log) if isinstance(arguments, DiagnoseArguments) else None
     if named is None or not isinstance(arguments, DiagnoseArguments):
@@ -70,10 +71,12 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     except ValidationError as error:
         what = "the saved request of the job is damaged, or comes from a different version"
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
+    given = {name: value for name, value in arguments if value != DEFAULTS[name]}
     return before.model_copy(
         update={
+            **given,
             # Relative paths start at the directory of the first run.
-            "cwd": str(asked.base / before.cwd),
+            "cwd": str(asked.base / (arguments.cwd or before.cwd)),
             "log": str(asked.base / before.log) if before.log else "",
             "budget_s": arguments.budget_s,
             "wait_s": arguments.wait_s,
