@@ -113,13 +113,11 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
     call = replace(call_of_package(workload, symptom), spelling=words)
     if asked.edit:
         if asked.changes or asked.kernel or asked.constants or asked.set_env or asked.exported:
-            raise ProblemError(
-                "one thing is changed at a time", allowed="--edit FILE, with --launch or alone"
-            )
+            raise ProblemError("one thing is changed at a time", allowed="`edit`, with `launch` or alone")
         call, intervention = await edited(context, call, workload, Path(asked.edit), asked.launch)
     elif asked.exported:
         if asked.how != "eager" or asked.launch < 0 or asked.changes or asked.kernel or asked.set_env:
-            allowed = "--launch N --as eager --exported FILE, and no other change"
+            allowed = "`launch`, `how` eager and `exported`, and no other change"
             raise ProblemError("an exported program is for a launch in eager mode", allowed=allowed)
         call, intervention = await launch_in_eager(
             context, call, workload, Path(asked.exported), asked.launch
@@ -159,10 +157,10 @@ async def _intervention(
         raise ProblemError(
             "to edit a kernel, give its name and a replacement",
             value=asked.kernel or asked.replace,
-            allowed="--kernel NAME --replace OLD NEW",
+            allowed="`kernel` NAME, `replace` OLD NEW",
         )
     if asked.kernel and asked.launch >= 0:
-        raise ProblemError("one kernel is changed at a time", allowed="either --kernel or --launch")
+        raise ProblemError("one kernel is changed at a time", allowed="either `kernel` or `launch`")
     if asked.kernel:
         parts.append(await edit_kernel(context, call, asked.kernel, *asked.replace))
     if asked.launch >= 0:
@@ -185,7 +183,7 @@ async def _intervention(
     if not parts:
         raise ProblemError(
             "nothing to change",
-            allowed="--change, --kernel with --replace, --launch with --as, --edit, --constants, --set-env",
+            allowed="`changes`, `kernel` with `replace`, `launch` with `how`, `edit`, `constants`, `set_env`",
         )
     if len(parts) == 1:
         return parts[0]

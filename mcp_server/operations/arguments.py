@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -53,7 +54,6 @@ Script = Annotated[str, Field(description="Python file to run.")]
 ScriptArguments = Annotated[list[str], Field(description="Arguments of the script.")]
 JobId = Annotated[str, Field(min_length=1, description="The job's handle.")]
 
-WORKLOADS = ("script", "package", "exported", "command")
 
 ACTIONS = {
     "clamp LOW HIGH": "limit elements; - stands for no limit",
@@ -86,10 +86,14 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+WORKLOADS = ("script", "package", "exported", "command")
+SUBJECTS = ("script", "script_args", "package", "inputs", "exported", "command", "log", "symptom", "expect")
+
+
 def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields, those of the class itself before those of its bases, which matter less."""
+    """Yield the fields: first what is examined, then those of the class itself, then those of its bases."""
     declared = (name for owner in model.__mro__ for name in vars(owner).get("__annotations__", {}))
-    for name in dict.fromkeys(declared):
+    for name in dict.fromkeys((*SUBJECTS, *declared)):
         if name in model.model_fields:
             yield name, model.model_fields[name]
 
@@ -97,7 +101,7 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 class WaitArguments(Arguments):
     """How long a tool call may block before it returns a job handle."""
 
-    wait_s: float = Field(default=30, ge=0, le=45, description="How long to wait, 0-45 s. Default: 30.")
+    wait_s: float = Field(default=45, ge=0, le=45, description="How long to wait, 0-45 s. Default: 45.")
 
 
 class RunArguments(WaitArguments):
@@ -126,16 +130,12 @@ class CheckArguments(ModelArguments):
     device_index: DeviceIndex = -1
 
 
-class ProgramArguments(ModelArguments):
+class ProgramArguments(CheckArguments):
     """A script or command of the user, or a package with the inputs of one call."""
 
     script: Script = ""
     script_args: ScriptArguments = []
-    package: PackagePath = ""
     command: list[str] = Field(default=[], description="A program and its arguments.")
-    inputs: SameInputs = ""
-    model_name: ModelName = "model"
-    device_index: DeviceIndex = -1
 
 
 class WorkloadArguments(ProgramArguments):
@@ -263,15 +263,11 @@ class DumpArguments(CheckArguments):
     stop_at_first_bad: bool = Field(default=False, description="Stop at the first bad value.")
 
 
-class DecompileArguments(ModelArguments):
+class DecompileArguments(CallArguments):
     """A package. With inputs, the written program is compared with the package."""
 
-    package: PackagePath
-    inputs: SameInputs = ""
     out: str = Field(default="", description="New folder for the program. Default: in the job.")
     launches: list[int] = Field(default=[], description="Launches to write. Default: all.")
-    model_name: ModelName = "model"
-    device_index: DeviceIndex = -1
 
 
 class PairArguments(ModelArguments):
@@ -389,6 +385,7 @@ class Operation(Declaration):
 
 Model = TypeVar("Model", bound=Arguments)
 OUT_OF_RANGE = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"})
+ENDINGS = {".py": "script", ".pt2": "package", ".pt": "inputs", ".log": "log"}
 BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # names of constraints in annotated_types
 
 
@@ -400,8 +397,10 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
     fields = model.model_fields
     for name in values:
         if name not in fields:
-            known = sorted(fields, key=lambda each: each not in WORKLOADS)  # what to look at comes first
-            raise ProblemError(f"unknown argument {name!r}{closest(name, fields)}", allowed=", ".join(known))
+            known = [each for each, _ in fields_of(model)]
+            by_ending = ENDINGS.get(Path(str(values[name])).suffix)
+            meant = closest(by_ending if by_ending in fields else name, known)
+            raise ProblemError(f"unknown argument {name!r}{meant}", allowed=", ".join(known))
     try:
         return model.model_validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:
@@ -409,8 +408,10 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def closest(name: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or nothing if no name is similar."""
-    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    """Return ` (did you mean 'x'?)`, or nothing if no name is similar or has `name` as one of its words."""
+    known = list(names)
+    words = [each for each in known if name in each.split("_")]
+    matches = words or difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
@@ -431,9 +432,11 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
         choices = [str(choice) for choice in get_args(field.annotation) if choice != ""]
         what = f"no such choice for {spelled}{closest(str(value), choices)}"
         return ProblemError(what, value=value, allowed=listed(choices, "or"))
-    messages = [error["msg"] for error in here or errors]
+    messages = [error["msg"].replace("valid array", "list") for error in here or errors]
     message = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in messages))
-    return ProblemError(f"{spelled}: {message}", value=value, allowed=allowed)
+    words = value.split() if errors[0]["type"] == "list_type" and isinstance(value, str) else []
+    as_list = f"`{name}` {json.dumps(words)}" if words else ""
+    return ProblemError(f"{spelled}: {message}", value=value, allowed=allowed, next_call=as_list)
 
 
 def range_of(field: FieldInfo) -> str:

@@ -101,8 +101,7 @@ async def diagnose_slow(
     """Find where the time of a call, a load or a build goes, if nothing fails."""
     from mcp_server.cost.diagnose import diagnose_cost
 
-    cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
-    exported = checked.exported_file(given.exported, cwd) if given.exported else None
+    exported = checked.exported_file(given.exported, checked.folder_of(given)) if given.exported else None
     return await diagnose_cost(context, workload, exported, symptom, given.budget_s)
 
 
@@ -498,7 +497,10 @@ def command_name(tool: str) -> str:
 
 # Arguments with names that no library uses: in a text, such a name always means the argument.
 _OPTIONS = ("budget_s", "timeout_s", "extra_imports")
-_QUOTED = re.compile("`(expect|exported|inputs|package|script|check|pid|recording|launches|symptom)`")
+_QUOTED = re.compile(
+    "`(expect|exported|inputs|package|script|check|pid|recording|launches|symptom|changes|kernel|replace|launch"
+    "|how|edit|constants|set_env|remove|ring_mb)`"
+)
 _NAMES = re.compile(rf"(?<![\w-])({'|'.join((*_OPTIONS, *(o.name for o in OPERATIONS if '_' in o.name)))})\b")
 
 

@@ -118,13 +118,7 @@ def script_workload(given: args.ProgramArguments | args.PairArguments) -> Script
     return ScriptWorkload(script=script, args=given.script_args, **around)
 
 
-def package_workload(
-    given: args.ProgramArguments
-    | args.CheckArguments
-    | args.DumpArguments
-    | args.DecompileArguments
-    | args.PairArguments,
-) -> PackageWorkload:
+def package_workload(given: args.CheckArguments | args.PairArguments) -> PackageWorkload:
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
     if isinstance(given, args.DiagnoseArguments):
@@ -388,7 +382,7 @@ EXACT = 2.0**53  # the worker draws in float64, which represents every integer u
 
 # Names of torch.dtype, torch 2.8-2.15; the worker asks torch itself.
 _DTYPE = re.compile(
-    r"(?:torch\.)?(?:(?:float|u?int|complex|bits|q?u?int)\d\w*|float|double|half|bfloat16|complex\d+|cfloat|"
+    r"(?:torch\.)?(?:(?:float|complex|bits|quint)\d\w*|q?u?int(?:[1-8]|16|32|64)|float|double|half|bfloat16|complex\d+|cfloat|"
     r"cdouble|chalf|int|long|short|bool)"
 )
 _WHOLE = re.compile(r"(?P<sign>u?)int(?P<bits>\d+)")

@@ -354,7 +354,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
             f"{kernel.name} has no index check in C++ that names the bound",
             value=kernel.kind,
             allowed="a C++ kernel with an index check",
-            next_call="--kernel NAME --replace OLD NEW",
+            next_call="`kernel` NAME, `replace` OLD NEW",
         )
     lines, program = kernel.source.split("\n"), read_program(kernel)
     for check in asserts:

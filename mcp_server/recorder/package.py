@@ -57,7 +57,7 @@ async def with_recorder(path: Path, target: Path, options: RecorderOptions, cont
             )
         if is_recorded(model):
             raise ProblemError(
-                "the package records already", value=str(path), allowed="--remove takes it out"
+                "the package records already", value=str(path), allowed="`remove` takes it out"
             )
         with model.container.open(member.name) as stream:
             headers = symbols_of(exported_functions(stream))

@@ -283,7 +283,7 @@ async def take_call(context: Context, folder: Path, workload: PackageWorkload) -
     raise ProblemError(
         f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
         value=str(folder),
-        allowed="a recording with mode full, a larger --ring-mb, or a core file with these inputs",
+        allowed="a recording with mode full, a larger `ring_mb`, or a core file with these inputs",
         next_call="aoti-debug record model.pt2 --mode full",
     )
 

@@ -128,10 +128,11 @@ AT_THE_TOP = ("SKILL.md", "triton-index-out-of-bounds.md")
 
 @dataclass(frozen=True)
 class Guide:
-    """A guide, identified by its file name."""
+    """A guide, identified by its file name, and the question that it answers."""
 
     file: str
     title: str
+    question: str
 
     @property
     def place(self) -> str:
@@ -149,28 +150,28 @@ class Guide:
         return f"aoti-debug://guides/{self.file}"
 
 
-GUIDES = (
-    Guide("SKILL.md", "Debug any AOTInductor failure"),
-    Guide("triton-index-out-of-bounds.md", "Trace an index out of bounds"),
-    Guide("memory-faults.md", "Locate an illegal memory access or crash"),
-    Guide("nan-and-wrong-output.md", "Find the origin of NaN or wrong output"),
-    Guide("inputs-shapes-custom-ops.md", "Check inputs, dynamic shapes and custom ops"),
-    Guide("building-and-loading.md", "Build and load a package, out of memory"),
-    Guide("hangs-and-concurrency.md", "Find what a call waits for"),
-    Guide("weights-and-constants.md", "Check weights and their updates"),
-    Guide("production.md", "Prepare for a failure in production"),
-    Guide("slow-or-large.md", "Find what makes it slow or large"),
-    Guide("cpu-packages.md", "Debug a CPU package, on one page"),
-)
-REFERENCE = (
-    Guide("by-hand.md", "The procedure without the tools, a checklist and a report"),
-    Guide("error-texts.md", "Error texts: what each says, and what it does not prove"),
-    Guide("flags.md", "Every debugging flag"),
-    Guide("interventions.md", "How a cause is proven and a fix is tried"),
-    Guide("silent-faults.md", "Faults without an error, and checks that are wrong"),
-    Guide("api.md", "Calls: current, deprecated, for debugging"),
-    Guide("pytorch-documents.md", "Where PyTorch's documents differ from measurements"),
-)
+_ROWS = """\
+SKILL.md | Debug any AOTInductor failure | Where do I start, when do I stop, and which guide fits?
+triton-index-out-of-bounds.md | Trace an index out of bounds | Which input made this index assertion fail?
+memory-faults.md | Locate an illegal memory access or crash | Which launch and line made the bad access?
+nan-and-wrong-output.md | Find the origin of NaN or wrong output | Which launch makes the first bad value?
+inputs-shapes-custom-ops.md | Check inputs, dynamic shapes and custom ops | Why is a call rejected or misread?
+building-and-loading.md | Build and load a package, out of memory | Why does it not build, load or fit?
+hangs-and-concurrency.md | Find what a call waits for | Why does it hang, or fail in threads, streams, graphs?
+weights-and-constants.md | Check weights and their updates | Why are weights missing, stale or wrong?
+production.md | Prepare for a failure in production | What keeps a failure that cannot be repeated?
+slow-or-large.md | Find what makes it slow or large | What takes the time or memory, and what saves it?
+cpu-packages.md | Debug a CPU package, on one page | How is a fault of a CPU package found?
+by-hand.md | The procedure without the tools, a checklist and a report | What do I do if no tool can run?
+error-texts.md | Error texts: what each says, and what it does not prove | What does this error text mean?
+flags.md | Every debugging flag | Which flag shows this, and when does it take effect?
+interventions.md | How a cause is proven and a fix is tried | What can try_fix change, and what is a proof?
+silent-faults.md | Faults without an error, and checks that are wrong | What is wrong if nothing failed?
+api.md | Calls: current, deprecated, for debugging | Which call loads, runs or updates a package?
+pytorch-documents.md | Where PyTorch's documents differ from measurements | Is this advice of PyTorch right?
+"""  # file, title, question
+_ALL = tuple(Guide(*row.split(" | ")) for row in _ROWS.splitlines())
+GUIDES, REFERENCE = _ALL[:11], _ALL[11:]
 
 
 INSTRUCTIONS = """\
@@ -185,7 +186,7 @@ an error text, call `explain_error`: it names the guide to read and the next too
 single steps of the procedure; all of them are listed with AOTI_DEBUG_TOOLS=all, and are commands of \
 `aoti-debug` in a shell.
 
-- Tools that run something return within `wait_s` (default 30 s): the result, or a job_id for `wait_job` \
+- Tools that run something return within `wait_s` (default 45 s): the result, or a job_id for `wait_job` \
 and `stop_job`. A job lives until it ends, is stopped, or this server exits.
 - A workload that fails is a normal result. An error result means that the call was wrong; it says what to \
 send instead.
@@ -232,9 +233,10 @@ def add_resources(server: MCPServer[Any], store: Store) -> None:
     """Offer every guide, and the jobs and artifacts of `store`."""
 
     def add_guide(guide: Guide) -> None:
-        @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
+        @server.resource(
+            guide.uri, name=guide.file, title=guide.title, description=guide.question, mime_type=MARKDOWN
+        )
         def read() -> str:
-            """A guide: which symptom it is for, and the procedure."""
             return guide.path.read_text(encoding="utf-8")
 
     for guide in (*GUIDES, *REFERENCE):

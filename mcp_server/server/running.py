@@ -123,7 +123,7 @@ async def answered(state: JobState) -> CallToolResult:
         "progress": steps_in(state.progress),
     }
     if state.state == "running":
-        arguments = {"job_id": state.job_id, "wait_s": 30}
+        arguments = {"job_id": state.job_id, "wait_s": 45}
         handle["next_steps"] = [{"why": "the job still runs", "tool": "wait_job", "arguments": arguments}]
     if state.state == "stopped" and state.kind == "diagnose":
         why = "use the evidence that was gathered"

@@ -32,7 +32,7 @@ WIDEST_MAPPING = 32
 Result = dict[str, Any]  # a record as JSON
 Progress = Callable[[str], Awaitable[None]]
 Path = tuple[str | int, ...]
-Cuts = dict[Path, int]  # the original length of each value that was cut
+Cuts = dict[Path, str]  # the original length of each value that was cut
 
 log = logging.getLogger(__name__)
 
@@ -82,19 +82,9 @@ def middle_cut(text: str, keep: int) -> str:
 
 
 def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
-    """Add one line for each cut value, unless a later cut dropped the value itself."""
-    lines = []
-    for path, size in cuts.items():
-        value: Any = short
-        for part in path:
-            try:
-                value = value[part]
-            except (KeyError, IndexError):
-                break
-        else:
-            unit = "characters" if isinstance(value, str) else "items"
-            lines.append(f"{'.'.join(map(str, path))}: {len(value)} of {size} {unit}")
-    note: Result = {"cut": [*lines, "absent fields are null"]}
+    """Add one line for each cut value: its place, and how long it was."""
+    lines = [f"{'.'.join(map(str, path))}: a part of {size}" for path, size in cuts.items()]
+    note: Result = {"cut": lines}
     return {**short, "shortened": {**note, "full": full} if full else note}
 
 
@@ -121,7 +111,7 @@ def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
         else:
             kept = list(item)[: len(item) // 2]
             half = {name: item[name] for name in kept} if isinstance(item, dict) else kept
-        cuts.setdefault(place, len(item))
+        cuts.setdefault(place, f"{len(item)} {'characters' if isinstance(item, str) else 'items'}")
         value[key] = half
         return True
     return False

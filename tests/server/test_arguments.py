@@ -86,7 +86,10 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
         ({"package": "program.pt2"}, "next: pass it as `exported`, or compile it"),
         ({"package": "broken.pt2", "inputs": "[{"}, "`inputs` looks like specs but is not JSON"),
         ({"package": "broken.pt2", "inputs": [{"size": [1]}]}, "inputs[0].shape: Field required"),
+        ({"package": "broken.pt2", "inputs": [{"shape": [1], "dtype": "int63"}]}, "unknown dtype: 'int63'"),
         ({"script": "app.py", "timeout_s": 0}, "argument 'timeout_s'"),
+        ({"path": "app.py"}, "'path' (did you mean 'script'?); allowed: script, script_args,"),
+        ({"script": "app.py", "script_args": "--batch 8"}, """next: `script_args` ["--batch", "8"]"""),
         ({"script": "app.py", "env": {"A": 1}}, "argument 'env.A'"),
     ],
 )  # fmt: skip
@@ -168,12 +171,12 @@ def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
 
 
 def test_a_resource_for_every_guide(tmp_path: Path) -> None:
-    """Each guide is a resource with the text of the file."""
+    """Each guide is a resource with the text of the file, and says which question it answers."""
 
     async def talk(client: Client) -> None:
-        uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
+        uris = {str(each.uri): str(each.description) for each in (await client.list_resources()).resources}
         for guide in GUIDES:
-            assert guide.uri in uris
+            assert "?" in uris[guide.uri] and len(set(uris.values())) == len(uris)
             assert (await read(client, guide.uri)) == guide.path.read_text(encoding="utf-8")
 
     talk_to(tmp_path / "state", talk)

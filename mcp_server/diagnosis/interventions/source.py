@@ -137,7 +137,7 @@ async def _edited(
         raise ProblemError(
             "without the edit the program does not fail on these inputs: it cannot show what the edit does",
             value=str(edit),
-            allowed="a program that fails as the package does; or an edited kernel: --kernel, --replace",
+            allowed="a program that fails as the package does; or an edited kernel: `kernel`, `replace`",
         )
     return call, made
 
