@@ -106,6 +106,9 @@ def main_fields(verdict: Verdict) -> dict[str, Any]:
         kept["evidence"] = [each for each in verdict.evidence if each.step != "intervention"]
         kept |= {"intervention": None, "program": []}
     found = verdict.model_copy(update=kept).model_dump(mode="json", exclude_defaults=True, exclude=_SHELL)
+    for step, told in zip(verdict.next_steps, found.get("next_steps", ()), strict=False):
+        if step.tool not in CORE:  # a client may not list it
+            told["command"] = command_line(step)
     return {"format_version": verdict.format_version, "confidence": verdict.confidence, **found}
 
 

@@ -32,7 +32,7 @@ PACKAGE = "path/to/model.pt2"
 INPUTS = "path/to/inputs.pt"
 PROGRAM = "path/to/program.py"
 
-# The tool to call next, and why.
+# The tool to call next, and why. Clients list these tools by default.
 _ADVICE: Mapping[Advice, tuple[str, str]] = {
     "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
     "check_package": (
@@ -40,13 +40,10 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
         "check the package's file, device and architecture against this machine",
     ),
     "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries"),
-    "trace_index": (
-        "inspect_package",
-        "trace the assertion to its launch, its bound and the input behind it",
-    ),
-    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
-    "locate": ("locate_fault", "name the launch, the line and the access"),
-    "heap": ("locate_fault", "see whether a launch of the package writes past its memory"),
+    "trace_index": ("diagnose", "trace the assertion to its launch, its bound and the input behind it"),
+    "constants": ("diagnose", "compare the package's constants with those of the program"),
+    "locate": ("diagnose", "name the launch, the line and the access"),
+    "heap": ("diagnose", "see whether a launch of the package writes past its memory"),
     "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
     "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
     "run_again": (
@@ -56,7 +53,7 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
     "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
     "recompile": ("diagnose", "name the line of the model that does not compile, and try changes of it"),
     "fix_script": ("diagnose", "find out whether only the script is at fault"),
-    "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
+    "trace_hang": ("diagnose", "see the last launch that began and did not end"),
 }
 
 
@@ -94,10 +91,6 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
     arguments: dict[str, object] = {"package": named, "inputs": INPUTS}
     if advice == "check_machine":
         arguments = {"package": named} if package else {}
-    elif tool == "inspect_package":
-        arguments = {"package": named}
-        if root is not None and advice == "trace_index":
-            arguments["assertion"] = root.fields.get("assertion") or root.text
     elif package is None and program:
         arguments = program
     elif tool == "diagnose" and package is None:

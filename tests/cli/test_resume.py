@@ -44,6 +44,7 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
         store = Store(tmp_path)
         async with Manager.open(store) as manager:
             job = manager.start("diagnose", work)
+            remember(job.path, "diagnose", DiagnoseArguments(script="serve.py"))
             await manager.wait(job.id, 0.05)
             now = await manager.stop(job.id)
         async with Manager.open(store) as manager:
@@ -55,14 +56,8 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
     (step,) = now["next_steps"]
     given: Any = validated(DIAGNOSE.arguments, step["arguments"])
     assert given.log == now["job_id"]
-
-
-def test_a_resumed_diagnosis_takes_what_is_added(tmp_path: Path) -> None:
-    """A next step may continue the job with one more argument; the others stay those of the job."""
-    job, cwd = Store(tmp_path).create("diagnose"), str(tmp_path)
-    remember(job.path, "diagnose", DiagnoseArguments(script="serve.py", cwd=cwd))
-    found = resumed(Store(tmp_path), DiagnoseArguments(log=job.id, symptom="nan"))
-    assert found == (DiagnoseArguments(script="serve.py", cwd=cwd, symptom="nan"), job.id)
+    more: Any = resumed(Store(tmp_path), given.model_copy(update={"symptom": "nan"}))[0]
+    assert (more.script, more.symptom) == ("serve.py", "nan"), "the call that continues may add arguments"
 
 
 # Budgets, and resumed jobs.
