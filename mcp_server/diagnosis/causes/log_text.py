@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from mcp_server.diagnosis.components import component, own_code, own_operators, package_name, seen
@@ -208,7 +208,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     if not admitted and "unclassified" in root.family.tags:
         return
     admitted = admitted or [*root.candidates]
-    folder = _folder_of(root, case)
+    folder = folder_of_library(case) if root.family.id == "library_missing" else None
     admitted = ["toolchain"] if folder is not None else admitted
     if source == "script" and case.died_outside and "script_error" not in admitted:
         admitted.append("script_error")  # a kernel damaged memory, or native code of the program failed
@@ -240,6 +240,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         advice = action(root, category)
         if root.family.id == "input_count" and case.compiled_inputs:
             advice += f". The package takes {taken(case.compiled_inputs)}"
+        if folder is not None:
+            advice = PRESENT.format(library=root.fields["library"], folder=folder)
         suspect = Suspect(
             category=category,
             guilty=guilty,
@@ -252,14 +254,11 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             harmful=case.failed,
             weak=several or survived or bool(invalid) or refused_alone(root, case),
             settle="" if not alone else OF_SEVERAL if several else open_question(case),
-            observed=len(root.candidates) == 1,
+            observed=len(root.candidates) == 1 or folder is not None,
         )
         of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
         corrected = case.users_changes.get(("", root.family.id))
         change = case.source_change if category in of_model else corrected
-        if folder is not None:
-            text = PRESENT.format(library=root.fields["library"], folder=folder)
-            suspect = replace(suspect, fix=Fix(text=text), observed=True)
         if change is not None:
             fix = Fix(text=advice, before=change.before_code or None, after=change.after_code or None)
             if change.is_experiment:
@@ -277,13 +276,13 @@ PRESENT = (
 MOST_FOLDERS = 2000
 
 
-def _folder_of(root: ErrorFact, case: DiagnosisState) -> Path | None:
-    """The folder of a library that the loader does not find, if it is below the script's folder."""
-    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
-    if root.family.id != "library_missing" or script is None:
-        return None
-    walked = islice(os.walk(script.resolve().parent), MOST_FOLDERS)
-    return next((Path(folder) for folder, _, files in walked if root.fields["library"] in files), None)
+def folder_of_library(case: DiagnosisState) -> Path | None:
+    """The folder of a library that the loader does not find, if below that of the script or the run."""
+    names = {root.fields["library"] for _, root in case.own_roots if root.family.id == "library_missing"}
+    work = case.workload if names and isinstance(case.workload, ScriptWorkload) else None
+    folders = [work.script.resolve().parent, Path(work.cwd or ".")] if work is not None else []
+    walked = islice(chain.from_iterable(map(os.walk, folders)), MOST_FOLDERS)
+    return next((Path(folder).resolve() for folder, _, files in walked if names.intersection(files)), None)
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.diagnosis.causes import shared_memory
+from mcp_server.diagnosis.causes import log_text, shared_memory
 from mcp_server.diagnosis.causes.illegal_memory_access import (
     in_users_kernel,
     is_a_turn_away,
@@ -79,7 +79,7 @@ class RunAlone(Observation, seconds=30, best=DECIDES, alone=True):
         if case.capture is None:
             return 0.0
         may = _may_race(case) if case.capture.finished.ok else any(_corrected(case))
-        return self.best if may or _of_streams(case) else 0.0
+        return self.best if may or _of_streams(case) or log_text.folder_of_library(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.runs["alone"] = await self._run(case, context, "alone", {})
@@ -101,6 +101,11 @@ class RunAlone(Observation, seconds=30, best=DECIDES, alone=True):
 
     async def _waiting(self, case: DiagnosisState, context: Context) -> tuple[Intervention, str] | None:
         """The first correction with which the program passes, and its kind. None if none helps."""
+        folder = log_text.folder_of_library(case)
+        searched = {"LD_LIBRARY_PATH": str(folder)}
+        if folder is not None and (await self._run(case, context, "searched", searched)).failure == "none":
+            what = f"LD_LIBRARY_PATH={folder} before the start"
+            return Intervention(key="library", kind=Kind.ENVIRONMENT, what=what), "library_missing"
         for path, kind, text, changed in _corrected(case):
             asked = case.workload.env if case.workload is not None else {}
             env = {**hook_environment(context.fresh("site"), asked), **_read_as(context, path, changed)}

@@ -246,8 +246,7 @@ def in_structure(failing: Failing) -> Failing:
 
 def _arguments(failing: Failing) -> Dict[str, Any]:
     module = importlib.import_module("torch.export.dynamic_shapes")
-    given: Dict[str, Any] = module._combine_args(failing.module, failing.args, failing.kwargs)
-    return given
+    return dict(module._combine_args(failing.module, failing.args, failing.kwargs))
 
 
 def _is_shape(value: Any) -> bool:
@@ -335,8 +334,7 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     narrows = re.search(r"Dim\(|\*", told.after) is not None  # not if sizes are only declared equal
     told.note = "other sizes are refused: pad or split them in the caller" if narrows else ""
     told.before = ", ".join(f'{name} = Dim("{name}")' for name in new if name in declared)
-    change = _redeclared(failing, told, lambda each: new.get(name_of(each), each))
-    yield replace(change, narrows=narrows)
+    yield replace(_redeclared(failing, told, lambda each: new.get(name_of(each), each)), narrows=narrows)
 
 
 LONGEST = 1024  # the largest size that is tried if a `Dim` has no maximum
