@@ -57,6 +57,7 @@ NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long a
         (ODD, (OWN, CALL, OWN), "operator_raised custom_op"),
         (ODD, (OWN,), "script_exception script_error"),
         (ODD, (OWN, COMPILE, PYTREE), "compiler_exception compile_failure"),
+        (ODD, (OWN, COMPILE, OWN), "compiler_exception compile_failure"),
         # raised in os.environ or in the compiler: the environment; in a line of the script: the script
         ("KeyError: 'MODEL_DIR'", (OWN, ("<frozen os>", "__getitem__", "")), "environment"),
         ("KeyError: 'MODEL_DIR'", (OWN, OWN), "script_error"),

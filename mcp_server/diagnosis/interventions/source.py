@@ -35,10 +35,10 @@ NARROWS = "Test, not the fix: such a package returns wrong sizes for other sizes
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
     """Return the trial of the change with which export or compile give eager mode's outputs, if any."""
-    again = [each for each in tried.attempts if each.again]
-    found = next((each for each in again if each.outcome == "passes"), None)
+    failed = [each for each in tried.attempts if each.again]
+    found = next((each for each in failed if each.outcome == "passes"), None)
     if found is None:
-        return _of_state(again[0]) if again and tried.stage == "state" else None
+        return _of_state(failed[0]) if failed and tried.stage == "state" else None
     lines = [str(line) for line in (found.line, *found.more_lines) if line]
     at = f" in {'line' if len(lines) == 1 else 'lines'} {' and '.join(lines)}" if lines else ""
     codes = ("; ".join(code.splitlines()) for code in (found.before, found.after) if code)
@@ -51,9 +51,8 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
         action=action_of(found),
         not_for_shipping=NARROWS if found.refuses else "",
     )
-    stage = "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
-    stage = "export" if tried.stage == "narrowed" else stage
-    stage = "export" if tried.stage == "state" and not found.compiled else stage
+    exports = tried.stage == "narrowed" or (tried.stage == "state" and not found.compiled)
+    stage = "export" if exports else "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
     both = stage == "export" and found.compiled
     passed = (
         "the export and the compile passed, and the exported program returned the outputs of eager mode"
@@ -62,7 +61,8 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     )
     at = "in {} calls in turn" if tried.stage in IN_TURN else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
-    failing = Seen("ok", differs=found.again) if tried.stage in WRONG else Seen("raised", text=found.again)
+    again = found.again.replace("`", "'")  # a verdict tells names in backticks as options of the command
+    failing = Seen("ok", differs=again) if tried.stage in WRONG else Seen("raised", text=again)
     left = "; its compile was not tried" if stage == "export" and not both else ""
     return judged_elsewhere(change, Effect.GONE, failing, passed + at_sizes + left)
 
