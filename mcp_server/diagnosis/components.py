@@ -145,12 +145,9 @@ def operators_from(case: DiagnosisState) -> list[Evidence]:
     if found is None:
         return []
     shown, more = found.lines[:MOST_LINES], ", …" if len(found.lines) > MOST_LINES else ""
-    lines = ", ".join(map(str, shown)) + more
-    fact = (
-        f"to make the call again, its operators were registered as at line {lines} of "
-        f"{Path(found.file).name}; the program itself was not run for that"
-    )
-    return [Evidence(step="run", fact=fact)]
+    lines = f"line{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}{more}"
+    ran = f"the call was made again without the program: only {lines} of {Path(found.file).name} ran"
+    return [Evidence(step="run", fact=f"{ran}, which register its operators")]
 
 
 def _taken(run: RunSeen) -> list[events.OperatorsTaken]:
