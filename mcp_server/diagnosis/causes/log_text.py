@@ -143,6 +143,12 @@ _OF_VALUES = frozenset(
 _OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; does not depend on the tensor's values
 
 
+_AT_COMPILE = (
+    "A kernel failed before the compile, or when it was tried there on made-up inputs, which may be no valid "
+    "addresses. In the second case, inductor_configs={'triton.autotune_at_compile_time': False} helps."
+)
+
+
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
     """A suspect for each category that a root error of the user's own runs allows; weak if several."""
     for source, facts in case.own_logs:
@@ -237,6 +243,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             summary = f"{summary} This is the cause if this error ended the program."
         elif several and not alone:
             summary = "The error text alone does not name the cause."
+            summary = _AT_COMPILE if case.only_compiled and root.family.late else summary
         advice = action(root, category)
         if root.family.id == "input_count" and case.compiled_inputs:
             advice += f". The package takes {taken(case.compiled_inputs)}"
