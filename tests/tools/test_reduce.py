@@ -172,7 +172,7 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
     assert (result.outcome, result.failure.phase, result.failure.family) == ("reduced", "compiling", family)
     assert [node.operator for node in result.nodes] == ["tally.centre.default"]
-    assert [file.path.name for file in result.files] == ["repro.py", "tally_operators.py"]
+    assert [file.path.name for file in result.files] == ["repro.py", "tally.py"]
     assert (result.real, result.exit_status, result.complete) == ([], 1, True)
     done = run_alone(result, tmp_path)
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
