@@ -86,10 +86,12 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
     at = operation.launch_index if operation is not None else origin.launch_index
     if at is None or party.launch_index != at:
         return party
-    known = dict.fromkeys([*launch_lines(at, case, ALL_LINES), *party.model_locations])
     op = operation.op if operation is not None else origin.operator
-    found = [line for line in known if operation is not None and may_leave_domain(line.code, op)]
-    found = found or [line for line in known if op and may_compute(line.code, op)]
+    found: list[ModelLocation] = []
+    # The lines of the failing check may be those of another launch.
+    for known in (launch_lines(at, case, ALL_LINES), party.model_locations):
+        found = found or [line for line in known if operation is not None and may_leave_domain(line.code, op)]
+        found = found or [line for line in known if op and may_compute(line.code, op)]
     found = _made_in_eager(found, case)
     return party.model_copy(update={"model_locations": found or party.model_locations[:MOST_LINES]})
 
@@ -101,9 +103,14 @@ def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[Mod
 
 
 def _bad_in_eager(case: DiagnosisState) -> set[tuple[str, int | None]]:
-    """The places of the lines that make a bad value from good ones in eager mode."""
-    bad = (event for event in case.eager_events(events.NodeNonFinite) if not event.bad_inputs)
-    return {(frame.file, frame.line) for event in bad for frame in event.stack}
+    """The places of the lines that make a bad value in eager mode: from good ones, or NaN from infinities."""
+    odd = {event.node: event.nan for event in case.eager_events(events.NodeNonFinite)}
+    made = (
+        event
+        for event in case.eager_events(events.NodeNonFinite)
+        if not event.bad_inputs or (event.nan and not any(odd.get(name, True) for name in event.bad_inputs))
+    )
+    return {(frame.file, frame.line) for event in made for frame in event.stack[:1]}
 
 
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:

@@ -20,12 +20,13 @@ from mcp_server.diagnosis.observe.find_origin import faults, made_good
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confirmed_by, fix_of
 from mcp_server.model import Component, Fix, ModelLocation
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
+from tests.diagnosis.support import failing, index_text, package_case, suspect, trial, worker_run
 from tests.support.programs import build, recorded
 from tests.support.tools import of_call
 from tests.zoo.names import thorough
@@ -129,6 +130,20 @@ def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage)
     bare = replace(plain, guilty=plain.guilty.model_copy(update={"model_locations": []}))
     fix = fix_of(with_origin(bare, case, 4), case)
     assert fix is not None and (fix.before, fix.after) == (ACOS.code, ACOS.guarded_code)
+
+
+def test_the_line_that_made_nan_is_named_and_not_its_caller() -> None:
+    """A softmax makes NaN from a mask's -inf. The line that calls its layer has a norm, which subtracts."""
+    codes = ("w = s.softmax(-1)", "s = s.masked_fill(mask, -inf)", "x = x + layer(norm(x), mask)")
+    lines = [ModelLocation(file="m.py", line=n, code=code) for n, code in enumerate(codes)]
+    softmax, mask, caller = ({"file": "m.py", "line": n, "function": "f", "code": ""} for n in range(3))
+    bad = {"event": "node_non_finite", "op": "aten", "masked": False, "node": "mask"}
+    case = failing(DiagnosisState(None))
+    nan = {"node": "w", "nan": True, "bad_inputs": ["mask"], "stack": [softmax, caller]}
+    case.interpreted = worker_run({**bad, "nan": False, "bad_inputs": [], "stack": [mask, caller]}, bad | nan)
+    case.origin = origin(operator="sub", result="value")
+    party = Component(kind="kernel", name="k", launch_index=2, model_locations=lines)
+    assert with_origin(replace(suspect(), guilty=party), case, 4).guilty.model_locations == lines[:1]
 
 
 def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPackage) -> None:
