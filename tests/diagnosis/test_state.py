@@ -22,10 +22,10 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
 
 
-def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> DiagnosisState:
-    """Make a failing case whose embedding table was replaced by this tensor."""
+def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok", *names: str) -> DiagnosisState:
+    """Make a failing case whose embedding table, or constants with these names, got this tensor."""
     case = failing(package_case(package))
-    given = {"table.weight": {**GOOD, **leaf}}
+    given = {name: {**GOOD, **leaf} for name in names or ["table.weight"]}
     record = phase(1, load=1, how="load_constants", constants=given, outcome=outcome)
     case.capture = capture(updates=[record])
     return case
@@ -54,6 +54,9 @@ def test_a_constant_that_differs_is_named(
         assert (each.guilty.value or "").startswith(value or "")
         casts = each.intervention.options.cast if each.intervention is not None else {}
         assert casts == ({"table.weight": "float32"} if "dtype" in leaf else {})
+    names = ("table.weight", "hidden.weight")  # one converted alone would leave the other misread
+    found = by("constants.detect", updated(zoo("ranker"), leaf, outcome, *names)) if "dtype" in leaf else []
+    assert all(f"{names}" in str(each.fix) for each in found) and len(found) == ("dtype" in leaf)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +125,10 @@ def test_overlapping_calls_without_synchronisation(
 
 
 def waiting(*numbers: int) -> DiagnosisState:
-    calls = [
-        phase(
-            n,
-            load=1,
-            thread=n,
-            thread_name=f"t{n}",
-            outcome="unfinished",
-            stack=[{"file": "a.py", "line": n}],
-        )
-        for n in numbers
-    ]
+    on: dict[str, Any] = {"load": 1, "outcome": "unfinished"}
     case = DiagnosisState(None)
+    stacks = {n: [{"file": "a.py", "line": n}] for n in numbers}
+    calls = [phase(n, thread=n, thread_name=f"t{n}", stack=at, **on) for n, at in stacks.items()]
     case.capture = capture(calls=calls)
     case.runs["script"] = run("script", ending="timeout")
     return case

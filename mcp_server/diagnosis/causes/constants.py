@@ -30,7 +30,7 @@ from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.pytorch.text import ConstantValues
-from mcp_server.plurals import counted, quoted
+from mcp_server.plurals import counted, listed, quoted
 from mcp_server.recorder.replay import TakenCall
 from mcp_server.worker.protocol import OwnConstant, Step
 
@@ -295,16 +295,19 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             consequence = "The package reads its memory as compiled, without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} also differs." if others else ""
+        cast = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
+        if name in cast[1:]:
+            continue  # converted with the first one
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"{fact}. {consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
-            fix=_fix(name, aspect, wanted, update),
+            fix=_converted(cast, wanted) if cast else _fix(name, aspect, wanted, update),
             # Part of the constant is stale, or memory behind it is overwritten, even if the program accepted
             # its outputs.
             harmful=update.outcome == "ok" and _misread(aspect, *pairs[name]),
             # A shape cannot be changed without the user's values.
-            intervention=_cast(name, wanted) if aspect == "dtype" else None,
+            intervention=_cast(cast, wanted) if cast else None,
         )
 
 
@@ -338,25 +341,29 @@ def _difference(
     return None
 
 
-def _cast(name: str, dtype: str) -> Intervention:
+def _cast(names: Sequence[str], dtype: str) -> Intervention:
+    """The update with all these constants converted: one alone would leave the others misread."""
+    fix, of = _converted(names, dtype), "constant" if len(names) == 1 else "constants"
     return Intervention(
-        key=f"constant:cast:{name}",
+        key=f"constant:cast:{','.join(names)}",
         kind=Kind.CONSTANT,
-        what=f"constant {name} as {dtype}",
-        options=Options(cast={name: dtype}),
-        before_code=f'"{name}": {name}',
-        after_code=f'"{name}": {name}.to(torch.{dtype})',
+        what=f"{of} {listed(names[:MOST_NAMED])} as {dtype}",
+        options=Options(cast=dict.fromkeys(names, dtype)),
+        before_code=fix.before or "",
+        after_code=fix.after or "",
     )
+
+
+def _converted(names: Sequence[str], dtype: str) -> Fix:
+    text = f"convert {listed(names[:MOST_NAMED])} to {dtype} before the update"
+    if len(names) == 1:
+        given = f"state[{names[0]!r}]"
+        return Fix(text=text, before=given, after=f"{given}.to(torch.{dtype})")
+    return Fix(text=text, after=f"state.update({{n: state[n].to(torch.{dtype}) for n in {tuple(names)}}})")
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
     given = f"state[{name!r}]"
-    if aspect == "dtype":
-        return Fix(
-            text=f"convert {name} to {compiled} before the update",
-            before=given,
-            after=f"{given}.to(torch.{compiled})",
-        )
     if aspect == "device":
         also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
         return Fix(text=f"move {name} to {compiled} before the update{also}")
@@ -403,7 +410,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         name = max(given, key=lambda each: _oddity(given[each]))
     place = next(iter(facts.bad_places), ()) if facts is not None and enough else ()
     what = _oddity_in_words(given[name])
-    value = f"{what or 'other values'} at {list(place)}" if place else what
+    value = f"{what} at {list(place)}" if place else what
     known = bad or enough
     more = f" So do {', '.join(bad[1:4])}." if bad[1:] and name == bad[0] else ""
     cure = f"; with the compiled values of {', '.join(enough[:4])} the outputs are correct" if enough else ""
