@@ -178,9 +178,9 @@ def eager_in_words(verdict: Verdict) -> str:
 
 
 def what_happened(verdict: Verdict) -> str:
-    """Return the summary, with the call's number if there were several calls."""
-    call = verdict.call
-    if call is None or call.of == 1 or verdict.outcome != "fault":
+    """Return the summary, with the call's number if there were several calls and it tells of one."""
+    call, of_program = verdict.call, verdict.category in ("concurrency", "constants", "script_error")
+    if call is None or call.of == 1 or verdict.outcome != "fault" or of_program:
         return verdict.summary
     return f"Call {call.number} of {call.of}: {verdict.summary}"
 

@@ -55,12 +55,16 @@ def mixed(voice: torch.Tensor, music: torch.Tensor) -> torch.Tensor:
     return both.float() / 32768
 
 
-def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request: Any) -> list[events.Event]:
-    """Return the events of an interpretation."""
-    torch.export.save(torch.export.export(model, inputs), tmp_path / "model.pt2")
-    torch.save({"args": inputs, "kwargs": {}}, tmp_path / "inputs.pt")
-    paths = {"exported": str(tmp_path / "model.pt2"), "inputs": str(tmp_path / "inputs.pt")}
-    report = tmp_path / "report.jsonl"
+def events_of(at: Path, model: nn.Module, *inputs: Any, expected: Any = None, **request: Any) -> list[Any]:
+    """Return the events of an interpretation, whose user expects these outputs."""
+    if expected is not None:
+        request["expect"] = str(at / "expected.pt")
+        torch.save(expected, request["expect"])
+    torch.export.save(torch.export.export(model, inputs), at / "model.pt2")
+    torch.save({"args": inputs, "kwargs": {}}, at / "inputs.pt")
+    paths = {"exported": str(at / "model.pt2"), "inputs": str(at / "inputs.pt")}
+    report = at / "report.jsonl"
+    report.unlink(missing_ok=True)
     interpret.operate({**paths, "extra_imports": [], **request}, Report(str(report)))  # type: ignore[typeddict-item]
     return list(read_events(report))
 
@@ -77,7 +81,6 @@ def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path
     assert (event.op, event.dtype, event.index) == ("aten.mul.Tensor", "int32", [1, 0])
     assert (event.value, event.exact) == (60000 * 49900 - (1 << 32), 60000 * 49900)
     assert event.stack[0].code == "line = quantity * price" and not event.modular
-    (tmp_path / "report.jsonl").unlink()
     hashed = Of(lambda key: torch.zeros(8).index_select(0, torch.fmod(key * 60001, 8)))
     with pytest.raises(IndexError):
         events_of(tmp_path, hashed, torch.tensor([40001], dtype=torch.int32))
@@ -93,10 +96,9 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
     """
     voice, music = (torch.tensor([100, 30000, -3], dtype=torch.int16) for _ in range(2))
     expected = (voice.int() + music.int()).float() / 32768 if right else torch.ones(3)
-    sides = {"actual": [expected], "expected": [expected], "places": [1]}
-    torch.save(sides, tmp_path / "expected.pt")
     both = Of(lambda voice, music: (voice.abs(), mixed(voice, music)))
-    told = events_of(tmp_path, both, voice, music, expect=str(tmp_path / "expected.pt"))
+    sides = {"actual": [expected], "expected": [expected], "places": [1]}
+    told = events_of(tmp_path, both, voice, music, expected=sides)
     assert [event.op for event in named(told, events.NodeOverflow)] == ["aten.add_.Tensor"]
     assert [event.equal for event in named(told, events.ComparedForm)] == [tuple(equal)]
 
@@ -104,13 +106,11 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
 def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp_path: Path) -> None:
     """Times in seconds are converted before they are subtracted. Small integers do not change."""
     now, then = torch.tensor(1732800200), torch.tensor([1732800000, 1732800110])
-    torch.save([(now - then).float()], tmp_path / "expected.pt")
     age = Of(lambda now, then: now.float() - then.float())
-    told = events_of(tmp_path, age, now, then, expect=str(tmp_path / "expected.pt"))
+    told = events_of(tmp_path, age, now, then, expected=[(now - then).float()])
     first = named(told, events.NodeOverflow)[0]
     assert (first.dtype, first.value, first.exact, first.modular) == ("float32", 1732800256, 1732800200, True)
     assert [event.equal for event in named(told, events.ComparedForm)] == [(False, True, False)]
-    (tmp_path / "report.jsonl").unlink()
     assert not named(events_of(tmp_path, age, now - then.min(), then - then.min()), events.NodeOverflow)
 
 
@@ -123,8 +123,7 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
     x = torch.randn(8, 4)
     expected = torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)) if right else torch.ones(8, 4)
-    torch.save([expected], tmp_path / "expected.pt")
-    told = events_of(tmp_path, model, x, expect=str(tmp_path / "expected.pt"))
+    told = events_of(tmp_path, model, x, expected=[expected])
     assert [event.op for event in named(told, events.NodeTraining)] == [
         "aten.batch_norm.default",
         "aten.dropout.default",
@@ -141,13 +140,10 @@ def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: 
 
     in_order.register_fake(lambda x: x.new_empty(x.numel()))
     x = torch.arange(6.0).reshape(2, 3)
-    torch.save([x.t().flatten() * 2], tmp_path / "expected.pt")
-    model = Of(lambda x: in_order(x.t()))
-    told = events_of(tmp_path, model, x, expect=str(tmp_path / "expected.pt"))
+    told = events_of(tmp_path, Of(lambda x: in_order(x.t())), x, expected=[x.t().flatten() * 2])
     assert [event.op for event in named(told, events.NodeStrided)] == ["interpret_test.in_order.default"]
     (found,) = named(told, events.ComparedForm)
     assert (found.form, found.equal) == ("contiguous", (False, True, False))
-    (tmp_path / "report.jsonl").unlink()
     assert not named(events_of(tmp_path, Of(lambda x: in_order(x)), x), events.NodeStrided)
 
 
@@ -156,9 +152,8 @@ def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Pa
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     later = torch.ones(2, 3)
     torch.save({"weight": later}, tmp_path / "weights.pt")
-    torch.save([nn.functional.linear(x, later, model.bias).detach()], tmp_path / "expected.pt")
-    files = {name: str(tmp_path / f"{name}.pt") for name in ("weights", "expected")}
-    told = events_of(tmp_path, model, x, expect=files["expected"], weights=files["weights"])
+    expected = [nn.functional.linear(x, later, model.bias).detach()]
+    told = events_of(tmp_path, model, x, expected=expected, weights=str(tmp_path / "weights.pt"))
     (found,) = named(told, events.ComparedForm)
     assert (found.form, found.equal) == ("weights", (False, True, False))
 
@@ -170,7 +165,6 @@ def test_a_hash_is_marked_as_one_and_numbers_that_fit_are_not_reported(tmp_path:
     assert event.modular
     small = torch.ones(2, 2, dtype=torch.int32)
     for inputs in ((small, small), (small.long() << 40, small.long() << 40), (small.float() * 1e30, small)):
-        (tmp_path / "report.jsonl").unlink()
         assert not named(events_of(tmp_path, Total(), *inputs), events.NodeOverflow)
 
 

@@ -30,7 +30,7 @@ from mcp_server.model import Fix, ModelLocation, PackageWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.prover import Padding, narrow_sums, paddings
-from mcp_server.plurals import quoted
+from mcp_server.plurals import listed, quoted
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
 
@@ -178,10 +178,12 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, Fix]:
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     """Say how to fix a result that differs from what the fake function promises."""
-    differing = [
-        what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
-    ]
-    what = " and ".join(differing) or "stride"
+    aspects = ("shape", "dtype", "device")
+    differing = [what for what in aspects if getattr(promised, what) != getattr(returned, what)]
+    steps = zip(returned.shape, promised.stride, returned.stride, strict=False)
+    if "shape" not in differing and any(size != 1 and wanted != made for size, wanted, made in steps):
+        differing.append("stride")  # of another shape, it follows from the shape
+    what = listed(differing)
     made = f"make the fake function of {op} return the {what} of the real result"
     return f"{made}, or make the operator return what it promises"
 

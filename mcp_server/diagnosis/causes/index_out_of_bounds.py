@@ -211,7 +211,8 @@ class _Indexed:
         name = first.removeprefix("constant ").partition(" of shape")[0]
         computed = first.isidentifier()
         label = f"{first}, which the package computes" if computed else ", ".join(index.indexed)
-        return cls(label or "a tensor", name or "the tensor", first.startswith("constant "), index.shift)
+        name = name if name and not computed else "the tensor"
+        return cls(label or "a tensor", name, first.startswith("constant "), index.shift)
 
     def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
         """Whether the largest value is one past the end, like a length used as a position."""
@@ -247,6 +248,8 @@ class _Indexed:
                 return f"if {most} is a real id, give {self.name} {rows} rows; otherwise {reject}"
             return f"{reject}; if the training data has the id {most}, {self.name} needs at least {rows} rows"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
+        if facts.min == -1 and most <= high:
+            text += ". If -1 means no position, index with .clamp(min=0) and mask these results (torch.where)"
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
 
     def wrongly_read(self, row: int) -> str:

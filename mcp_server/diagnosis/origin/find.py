@@ -389,7 +389,8 @@ class _Finder:
         if looked is not None:
             told.condition = looked[2]
         if looked is not None and looked[0] not in tables:  # else, more rows would raise the index
-            told.advice = too_short(0, looked[1], told.allowed, table)
+            # A small table of constants may be written into the code, where it has no name.
+            told.advice = too_short(0, looked[1], told.allowed, table or "the table that it indexes")
         elif told.of_model and not told.narrow and not self._made_here(told.bound):
             lowest, highest = (own_end(told.expression.term, above=above) for above in (False, True))
             told.advice = too_short(lowest, highest, told.allowed, table)
