@@ -104,12 +104,9 @@ def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[Mod
 
 def _bad_in_eager(case: DiagnosisState) -> set[tuple[str, int | None]]:
     """The places of the lines that make a bad value in eager mode: from good ones, or NaN from infinities."""
-    odd = {event.node: event.nan for event in case.eager_events(events.NodeNonFinite)}
-    made = (
-        event
-        for event in case.eager_events(events.NodeNonFinite)
-        if not event.bad_inputs or (event.nan and not any(odd.get(name, True) for name in event.bad_inputs))
-    )
+    odd = case.eager_events(events.NodeNonFinite)
+    nan = {event.node: event.nan for event in odd}
+    made = (e for e in odd if not e.bad_inputs or (e.nan and not any(nan.get(n, True) for n in e.bad_inputs)))
     return {(frame.file, frame.line) for event in made for frame in event.stack[:1]}
 
 

@@ -358,6 +358,7 @@ class Captured(Record):
     partial_loads: list[CapturedPartialLoad] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
     failed_exports: list[Phase] = Field(default_factory=list)
+    misfits: list[CapturedCall] = Field(default_factory=list)  # of a failed program: inputs unlike compiled
 
     @property
     def phases(self) -> list[Phase]:
@@ -385,10 +386,10 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The first found of: failing call, call that a check rejected, first with NaN or inf, last kept."""
+        """The first found: failing call, call that a check rejected, first odd output, last misfit, last."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
-        return self.failing or self.refused or odd or (kept[-1] if kept else None)
+        return self.failing or self.refused or odd or next(reversed(self.misfits or kept), None)
 
     @property
     def refused(self) -> CapturedCall | None:

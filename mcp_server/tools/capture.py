@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server import worker
@@ -19,6 +20,7 @@ from mcp_server.logs.captured import Captured, read_capture, stalled_call
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context, check_interpreter
 from mcp_server.runtime.failure import RankEnd, read_launcher_output
+from mcp_server.tools.check_devices import misfits_of
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
@@ -81,8 +83,9 @@ async def capture(
     if finished.returncode == 0:  # then a SystemExit was not a failed comparison
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
     isolated = _isolated(command.argv)
+    misfits = [] if finished.ok else await anyio.to_thread.run_sync(misfits_of, seen)
     return Capture(
-        **{**dict(seen), "assertions": checks},
+        **{**dict(seen), "assertions": checks, "misfits": misfits},
         finished=finished,
         directory=directory,
         rank=rank,

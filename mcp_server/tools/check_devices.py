@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
+from mcp_server.logs.captured import Captured, CapturedCall
 from mcp_server.model import Fix, PackageWorkload, Record, Workload
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.mismatch import (
@@ -24,6 +26,7 @@ from mcp_server.package.mismatch import (
 )
 from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import UNKNOWN, Signature
+from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
 from mcp_server.worker.events import Inputs
@@ -62,6 +65,20 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
                 "package ignores it and uses the exported value"
             )
     return Given(tuple(tensors), tuple(paths), tuple(notes))
+
+
+def misfits_of(seen: Captured) -> list[CapturedCall]:
+    """Return the kept calls whose inputs their package cannot read as they are."""
+    found = []
+    for call, load in ((call, seen.load_of(call)) for call in seen.calls if call.file):
+        given = [_given(e.dtype or "", e.shape or (), e.stride, e.device or "cpu") for e in call.leaves]
+        if load is not None:
+            name = str(load.options.get("model_name", "model"))
+            with suppress(PackageError):  # an unreadable package is a cause of its own
+                view = view_package(load.copy_path or load.package, name)
+                unlike = compare_inputs(view.package.signature, given)
+                found += [call for each in unlike[:1] if each.severity == "fatal"]
+    return found
 
 
 def _given(dtype: str, shape: Sequence[int], stride: Sequence[int] | None, device: str) -> GivenTensor:

@@ -343,7 +343,11 @@ class Formed(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self.changed = self.nodes is None or n.name in self.nodes
-        return super().run_node(n)
+        result, promised = super().run_node(n), n.meta.get("val")
+        # What a wider dtype is computed to, such as a difference of times, has the dtype of the model again.
+        if self.changed or getattr(n.target, "is_view", True) or not isinstance(result, torch.Tensor):
+            return result
+        return result.to(promised.dtype) if isinstance(promised, torch.Tensor) else result
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if self.nodes is not None and "_assert_tensor_metadata" in str(target):

@@ -21,6 +21,7 @@ from mcp_server.jobs.child import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context
+from mcp_server.tools.check_devices import misfits_of
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -37,6 +38,15 @@ from tests.diagnosis.support import (
 )
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
+
+
+def test_a_call_whose_inputs_do_not_fit_is_examined_before_the_last(zoo: ZooPackage) -> None:
+    """Nothing else marks a call of the failed program, such as an error or NaN."""
+    good = {"dtype": GOOD_IDS.dtype, "shape": GOOD_IDS.shape, "stride": GOOD_IDS.strides}
+    given = ({**good, "stride": (1, 8)}, good)
+    calls = [phase(n, load=1, thread=1, file="x.pt", leaves=[leaf]) for n, leaf in enumerate(given, 2)]
+    seen = capture(loads=[phase(1, loader="x", package=str(zoo("ranker")))], calls=calls)
+    assert seen.model_copy(update={"misfits": misfits_of(seen)}).suspect == seen.calls[0] != seen.suspect
 
 
 def died(outcome: str, gone: list[int]) -> DiagnosisState:

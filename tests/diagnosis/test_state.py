@@ -125,10 +125,9 @@ def test_overlapping_calls_without_synchronisation(
 
 
 def waiting(*numbers: int) -> DiagnosisState:
-    on: dict[str, Any] = {"load": 1, "outcome": "unfinished"}
     case = DiagnosisState(None)
-    stacks = {n: [{"file": "a.py", "line": n}] for n in numbers}
-    calls = [phase(n, thread=n, thread_name=f"t{n}", stack=at, **on) for n, at in stacks.items()]
+    at = {n: {"load": 1, "thread": n, "stack": [{"file": "a.py", "line": n}]} for n in numbers}
+    calls = [phase(n, thread_name=f"t{n}", outcome="unfinished", **at[n]) for n in numbers]
     case.capture = capture(calls=calls)
     case.runs["script"] = run("script", ending="timeout")
     return case

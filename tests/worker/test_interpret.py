@@ -104,10 +104,10 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
 
 
 def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp_path: Path) -> None:
-    """Times in seconds are converted before they are subtracted. Small integers do not change."""
+    """Times are converted before they are subtracted; a float32 product follows. Small integers stay."""
     now, then = torch.tensor(1732800200), torch.tensor([1732800000, 1732800110])
-    age = Of(lambda now, then: now.float() - then.float())
-    told = events_of(tmp_path, age, now, then, expected=[(now - then).float()])
+    age = Of(lambda now, then: (now.float() - then.float()) @ torch.ones(2, 3))
+    told = events_of(tmp_path, age, now, then, expected=[(now - then).float() @ torch.ones(2, 3)])
     first = named(told, events.NodeOverflow)[0]
     assert (first.dtype, first.value, first.exact, first.modular) == ("float32", 1732800256, 1732800200, True)
     assert [event.equal for event in named(told, events.ComparedForm)] == [(False, True, False)]

@@ -295,19 +295,22 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             consequence = "The package reads its memory as compiled, without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} also differs." if others else ""
-        cast = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
-        if name in cast[1:]:
+        alike = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
+        if name in alike[1:]:
             continue  # converted with the first one
+        # A shape cannot be changed without the user's values.
+        cast = _cast(alike, wanted) if alike else None
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"{fact}. {consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
-            fix=_converted(cast, wanted) if cast else _fix(name, aspect, wanted, update),
+            fix=Fix(text=cast.action, before=cast.before_code or None, after=cast.after_code)
+            if cast is not None
+            else _fix(name, aspect, wanted, update),
             # Part of the constant is stale, or memory behind it is overwritten, even if the program accepted
             # its outputs.
             harmful=update.outcome == "ok" and _misread(aspect, *pairs[name]),
-            # A shape cannot be changed without the user's values.
-            intervention=_cast(cast, wanted) if cast else None,
+            intervention=cast,
         )
 
 
@@ -343,23 +346,17 @@ def _difference(
 
 def _cast(names: Sequence[str], dtype: str) -> Intervention:
     """The update with all these constants converted: one alone would leave the others misread."""
-    fix, of = _converted(names, dtype), "constant" if len(names) == 1 else "constants"
+    given, listed_names = f"state[{names[0]!r}]", listed(names[:MOST_NAMED])
+    several = f"state.update({{n: state[n].to(torch.{dtype}) for n in {tuple(names)}}})"
     return Intervention(
         key=f"constant:cast:{','.join(names)}",
         kind=Kind.CONSTANT,
-        what=f"{of} {listed(names[:MOST_NAMED])} as {dtype}",
+        what=f"{'constants' if names[1:] else 'constant'} {listed_names} as {dtype}",
         options=Options(cast=dict.fromkeys(names, dtype)),
-        before_code=fix.before or "",
-        after_code=fix.after or "",
+        before_code="" if names[1:] else given,
+        after_code=several if names[1:] else f"{given}.to(torch.{dtype})",
+        action=f"convert {listed_names} to {dtype} before the update",
     )
-
-
-def _converted(names: Sequence[str], dtype: str) -> Fix:
-    text = f"convert {listed(names[:MOST_NAMED])} to {dtype} before the update"
-    if len(names) == 1:
-        given = f"state[{names[0]!r}]"
-        return Fix(text=text, before=given, after=f"{given}.to(torch.{dtype})")
-    return Fix(text=text, after=f"state.update({{n: state[n].to(torch.{dtype}) for n in {tuple(names)}}})")
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:

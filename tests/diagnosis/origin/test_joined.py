@@ -134,9 +134,8 @@ def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage)
 
 def test_the_line_that_made_nan_is_named_and_not_its_caller() -> None:
     """A softmax makes NaN from a mask's -inf. The line that calls its layer has a norm, which subtracts."""
-    codes = ("w = s.softmax(-1)", "s = s.masked_fill(mask, -inf)", "x = x + layer(norm(x), mask)")
-    lines = [ModelLocation(file="m.py", line=n, code=code) for n, code in enumerate(codes)]
-    softmax, mask, caller = ({"file": "m.py", "line": n, "function": "f", "code": ""} for n in range(3))
+    lines = [ModelLocation(file="m", line=n, code=c) for n, c in enumerate(("softmax(s)", "", "norm(x)"))]
+    softmax, mask, caller = ({"file": "m", "line": n, "function": "f", "code": ""} for n in range(3))
     bad = {"event": "node_non_finite", "op": "aten", "masked": False, "node": "mask"}
     case = failing(DiagnosisState(None))
     nan = {"node": "w", "nan": True, "bad_inputs": ["mask"], "stack": [softmax, caller]}
