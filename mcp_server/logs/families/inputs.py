@@ -164,10 +164,11 @@ TABLE.cause(
 TABLE.cause(
     "cpu_index_assert",
     (
-        # The bound is an expression up to the end of the line, or without spaces if words follow it.
-        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < "
+        # The bound ends with the line, or at a space if words follow. An index that is never < 0 has one only.
+        r"index out of bounds: (?:(?P<lower>\S{1,80}) <= )?(?P<index>\w+) < "
         r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
-        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
+        r"index out of bounds: (?:(?P<lower>\S{1,80}) <= )?(?P<index>\w+) < "
+        r"(?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
     ),
     ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
     "A CPU kernel found an index outside [0, bound); in a parallel kernel this ends the process.",
