@@ -150,9 +150,8 @@ def of_constants(n: int, act: str, names: list[str], call: int | None, **more: o
 def test_moved_user_managed_constants() -> None:
     """If memory moves between load_constants and the call, the constant is blamed, at both lines."""
     case = failing(DiagnosisState(None))
-    update = phase(
-        1, load=1, how="load_constants", constants={"w": GOOD}, stack=[{"file": "a.py", "line": 3}]
-    )
+    at = [{"file": "a.py", "line": 3}]
+    update = phase(1, load=1, how="load_constants", constants={"w": GOOD}, stack=at)
     call = phase(3, load=1, thread=1, stack=[{"file": "a.py", "line": 9}])
     case.capture = capture(updates=[update], calls=[call], memory=[of_constants(2, "moved", ["w"], 1)])
     case.runs["script"] = run("script", "Segmentation fault")
@@ -171,9 +170,8 @@ def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> 
     told = of_constants(2, "written", ["w"], 1, counted=True)
     case.capture = capture(updates=[update], calls=[call], memory=[told])
     case.runs["script"] = run("script", "AssertionError: drift")
-    case.runs["plain"] = run(
-        "plain", "", {"event": "compared_expected", "equal": True} if expected else called()
-    )
+    compared = {"event": "compared_expected", "equal": True} if expected else called()
+    case.runs["plain"] = run("plain", "", compared)
     found = [h.observed for h in detect(case) if h.guilty.name == "w"]
     assert found == [expected]
 

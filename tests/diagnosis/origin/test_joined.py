@@ -117,9 +117,7 @@ def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage)
     case = package_case(zoo("ranker"))
     case.origin = origin(operation=ACOS, explanation="acos(-1.0000001) is nan, outside -1..1")
     case.origin_changes = [guard("launch:2:guard-acos")]
-    lines = [
-        ModelLocation(file="m.py", line=n, code=code) for n, code in enumerate(("a = torch.acos(c)", ""))
-    ]
+    lines = [ModelLocation(file="m", line=n, code=c) for n, c in enumerate(("a = torch.acos(c)", ""))]
     party = Component(kind="kernel", name="k", model_locations=lines, launch_index=2)
     plain = replace(suspect("k", "nan_or_inf"), guilty=party)
     joined = with_origin(plain, case, 4)
