@@ -566,13 +566,13 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
 
 
 def counted(loop: Node) -> Node:
-    """Rewrite `while x.shape[1] < n and not done: x = cat([x, y], 1)` as a `for` with `if done: break`."""
-    tests: List[Any] = loop.test.values if isinstance(loop.test, ast.BoolOp) else []
-    if len(tests) != 2 or not is_size(getattr(tests[0], "left", None)):
+    """Rewrite `while x.shape[1] < n and ...: x = cat([x, y], 1)` as at most n passes with the same test."""
+    sized: Any = loop.test.values[0] if isinstance(getattr(loop.test, "op", None), ast.And) else None
+    if not is_size(getattr(sized, "left", None)) or not isinstance(sized.ops[0], ast.Lt):
         return loop
-    passes = parsed("range(N - S)", N=tests[0].comparators[0], S=tests[0].left)
-    done = tests[1].operand if isinstance(tests[1], ast.UnaryOp) else parsed("not T", T=tests[1])
-    return ast.For(ast.Name("_", ast.Store()), passes, [ast.If(done, [ast.Break()], []), *loop.body], [])
+    passes = parsed("range(N - S)", N=sized.comparators[0], S=sized.left)
+    leave = ast.If(parsed("not T", T=loop.test), [ast.Break()], [])
+    return ast.For(ast.Name("_", ast.Store()), passes, [leave, *loop.body], [])
 
 
 def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
