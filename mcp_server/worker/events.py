@@ -480,6 +480,15 @@ class NodeFromEnd(OfNode):
     value: int
 
 
+class NodeRepeated(OfNode):
+    """A write by the index `of` that loses a value: its elements at `index` and `other` name one `place`."""
+
+    of: str
+    index: list[int]
+    other: list[int]
+    place: list[int]
+
+
 class NodeTraining(OfNode):
     """An operator in training mode: a dropout, or a batch norm that uses the statistics of the batch."""
 

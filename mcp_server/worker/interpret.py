@@ -87,6 +87,8 @@ def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
         forms["int64"] = lambda program: Formed(program.module(), exact, watcher.overflowed)
     if watcher.event_counts[events.NodeFromEnd]:
         forms["absent"] = lambda program: Formed(program.module(), absent)
+    if watcher.lossy:
+        forms["summed"] = lambda program: Formed(program.module(), summed, watcher.lossy)
     if watcher.event_counts[events.NodeStrided]:
         forms["contiguous"] = lambda program: Formed(program.module(), contiguously)
     if watcher.training:
@@ -162,9 +164,12 @@ class Watcher(torch.fx.Interpreter):
         self.training: set[str] = set()
         self.differs = False  # whether a user's operator depends on the layout of its arguments
         self.negative: Optional[tuple[int, torch.Tensor]] = None
+        self.lossy: set[str] = set()
+        self.twice: Optional[dict[str, list[int]]] = None
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
+        self.twice = twice(target, args)  # before the call, which may write into its argument
         result = super().call_function(target, args, kwargs)
         self.differs = depends_on_layout(target, args, kwargs, only_tensors(result))
         self.negative = negative(target, args)
@@ -194,6 +199,9 @@ class Watcher(torch.fx.Interpreter):
                 at = (index < 0).nonzero()[0].tolist()
                 of, value = str(n.args[1][place]), int(index[tuple(at)])
                 self._report(events.NodeFromEnd, n, of=of, index=at, value=value)
+            if self.twice is not None:
+                self.lossy.add(n.name)
+                self._report(events.NodeRepeated, n, of=of_index(n), **self.twice)
             if self.differs:
                 self._report(events.NodeStrided, n)
             wide = self.exact
@@ -377,6 +385,55 @@ def absent(target: Any, args: Any, kwargs: Any) -> Any:
     result = target(*args, **kwargs)
     rest = (1,) * (result.dim() - place - index.dim())
     return result.masked_fill((index < 0).reshape(*index.shape, *rest), 0)
+
+
+MOST_WRITTEN = 1 << 20  # elements of an index that are compared
+
+
+def written(target: Any, args: Any) -> Optional[tuple[list[torch.Tensor], torch.Tensor]]:
+    """Return the indices and values of a write by index that adds nothing up. None for other operators."""
+    name = str(target).replace("_.", ".")
+    if name == "aten.index_put.default" and not any(args[3:]):
+        indices = [each for each in args[1] if each is not None and each.dtype in (torch.int32, torch.int64)]
+        return (list(torch.broadcast_tensors(*indices)), args[2]) if len(indices) == len(args[1]) else None
+    if name == "aten.scatter.src" and args[2].numel():
+        grid = list(torch.ones_like(args[2]).nonzero().view(*args[2].shape, -1).unbind(-1))
+        grid[args[1]] = args[2]
+        return grid, args[3][tuple(map(slice, args[2].shape))]
+    return None
+
+
+def twice(target: Any, args: Any) -> Optional[dict[str, list[int]]]:
+    """Return two elements of an index that name one place, if it matters which value is written last."""
+    found = written(target, args)
+    if found is None or found[0][0].dim() == 0 or found[0][0].numel() > MOST_WRITTEN:
+        return None
+    (grid, values), into = found, args[0]
+    flat = [each.flatten() for each in grid]
+    values = values.expand(*grid[0].shape, *into.shape[len(grid) :]).flatten(0, grid[0].dim() - 1)
+    reverse = into.index_put([each.flip(0) for each in flat], values.flip(0))
+    if torch.equal(into.index_put(flat, values), reverse):
+        return None
+    places, which, counts = torch.stack(flat, 1).unique(dim=0, return_inverse=True, return_counts=True)
+    most = int(counts.argmax())
+    same = [torch.unravel_index(at, grid[0].shape) for at in (which == most).nonzero().flatten()[:2]]
+    index, other = ([int(number) for number in each] for each in same)
+    return {"index": index, "other": other, "place": places[most].tolist()}
+
+
+def of_index(node: torch.fx.Node) -> str:
+    """Return the names of the indices with which a node writes."""
+    indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[2]]
+    return ", ".join(str(each) for each in indices)
+
+
+def summed(target: Any, args: Any, _kwargs: Any) -> Any:
+    """Return the result of a write by index in which all values of one place add up."""
+    if (found := written(target, args)) is None:
+        return None
+    grid, values = found
+    into = args[0] if "_." in str(target) else args[0].clone()
+    return into.index_put_(grid, values - into[tuple(grid)], accumulate=True)
 
 
 class Operators(TorchDispatchMode):

@@ -140,6 +140,19 @@ def test_an_operator_that_ignores_strides_is_run_on_contiguous_copies(tmp_path: 
     assert not named(events_of(tmp_path, Of(lambda x: in_order(x)), x), events.NodeStrided)
 
 
+def test_a_write_that_loses_values_is_tried_with_their_sum(tmp_path: Path) -> None:
+    """Two receipts of a store: one is lost. A mark that is written twice loses nothing."""
+    store, amount = torch.tensor([1, 4, 1]), torch.tensor([10.0, 25, 5])
+    right = [torch.tensor([0.0, 15, 0, 0, 25])]
+    for write in (lambda b, s, a: b.index_put((s,), b[s] + a), lambda b, s, a: b.scatter(0, s, a)):
+        book = Of(lambda s, a, write=write: write(torch.zeros(5).index_fill(0, s, 0), s, a))
+        told = events_of(tmp_path, book, store, amount, expected=right)
+        (lost,) = named(told, events.NodeRepeated)
+        assert (lost.of, lost.index, lost.other, lost.place) == ("given_0", [0], [2], [1])
+        (found,) = named(told, events.ComparedForm)
+        assert (found.form, found.equal) == ("summed", (False, True, False))
+
+
 def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Path) -> None:
     """The expected outputs are those of a linear layer trained after its export."""
     model, x = nn.Linear(3, 2), torch.randn(4, 3)

@@ -260,7 +260,8 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
 
 
 # Keys of trials that replace a form of an operator that may be unintended, though eager mode has it too.
-EXACT, EVALUATION, WEIGHTS, CONTIGUOUS, ABSENT = "int64", "evaluation", "weights", "contiguous", "absent"
+EXACT, EVALUATION, WEIGHTS, CONTIGUOUS = "int64", "evaluation", "weights", "contiguous"
+ABSENT, SUMMED = "absent", "summed"
 
 
 def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
@@ -275,8 +276,11 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
     for strided in case.eager_events(events.NodeStrided)[:1]:
         yield replace(_strided(strided, case), intervention=_tried(CONTIGUOUS, case), harmful=case.failed)
-    for negative in case.eager_events(events.NodeFromEnd)[:1]:
-        found, tried = _from_end(negative, case), _tried(ABSENT, case)
+    for key, found in [
+        *((ABSENT, _from_end(each, case)) for each in case.eager_events(events.NodeFromEnd)[:1]),
+        *((SUMMED, _repeated(each, case)) for each in case.eager_events(events.NodeRepeated)[:1]),
+    ]:
+        tried = _tried(key, case)
         yield replace(found, intervention=tried, harmful=case.failed, observed=tried is not None)
     training, tried = case.eager_events(events.NodeTraining), _tried(EVALUATION, case)
     if training and (case.equals_eager or tried is not None):
@@ -358,6 +362,24 @@ def _from_end(event: events.NodeFromEnd, case: DiagnosisState) -> Suspect:
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact), *agreement(case)),
         fix=Fix(text=f"if {event.value} stands for no row, give 0 there (torch.where), or add a row for it"),
+    )
+
+
+def _repeated(event: events.NodeRepeated, case: DiagnosisState) -> Suspect:
+    """The write by index that loses values, because several go to one place."""
+    both = f"{event.of}{event.index} and {event.of}{event.other}"
+    place = event.place[0] if len(event.place) == 1 else event.place
+    fact = f"{both} are both {place}, and {event.op} keeps only one of the values that it writes there"
+    return Suspect(
+        category="wrong_output",
+        guilty=component("op", event.op, lines_of(event), value=f"{both} = {place}"),
+        summary=f"{fact}. Eager mode does the same.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=(seen("interpret", fact), *agreement(case)),
+        fix=Fix(
+            text="if such values add up, use index_add, scatter_add, or index_put with accumulate=True; "
+            "otherwise keep the index free of duplicates"
+        ),
     )
 
 
@@ -466,6 +488,7 @@ FORMS: dict[str, tuple[str, type[events.OfNode]]] = {
     EVALUATION: ("{} in evaluation mode", events.NodeTraining),
     CONTIGUOUS: ("{} on contiguous copies", events.NodeStrided),
     ABSENT: ("zeros for what negative indices read", events.NodeFromEnd),
+    SUMMED: ("all values of one place added up by {}", events.NodeRepeated),
     WEIGHTS: ("the weights that this model has at the end", events.OfNode),
 }
 
