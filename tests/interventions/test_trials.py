@@ -94,11 +94,20 @@ def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
 
 
 @thorough
+@pytest.mark.parametrize("damages", [False, True])
 def test_a_flaky_failure_is_made_as_often_as_chance_needs(
-    bad: tuple[Path, Path, list[str]], tmp_path: Path
+    bad: tuple[Path, Path, list[str]], tmp_path: Path, damages: bool
 ) -> None:
-    """Without the cause, enough calls pass that the probability of chance is below 1 %."""
+    """Without the cause, enough calls pass that the probability of chance is below 1 %.
+
+    A failure may damage its process: then all later calls in it fail, also those without the cause.
+    """
     package, given, imports = bad
+    if damages:
+        text = OPERATOR.replace("if rows and", "if damaged or rows and").replace(
+            "raise V", "damaged.append(1); raise V"
+        )
+        Path(imports[0]).write_text(f"damaged = []\n{text}")
     call = the_call(package, given, extra_imports=imports)
     first = inputs.Leaf(0, "args[0]")
     right, wrong = tried(

@@ -418,6 +418,12 @@ PAIRS = (10, 20, 40)  # unchanged calls in each round, alternating with as many 
 BUDGET_S = 120.0
 
 
+async def _alone(context: Context, call: TriedCall, intervention: Intervention, calls: int) -> list[Seen]:
+    """Make changed calls in processes that make no unchanged call."""
+    plan = [Planned(f"alone-{place}", intervention) for place in range(calls)]
+    return list((await carry_out(context, call, plan, name="intervene-flaky-alone")).values())
+
+
 async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
     """Alternate unchanged and changed calls until the count decides or the budget ends.
 
@@ -440,6 +446,9 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
                 (failing if same else well).append(own)
                 changed.append(made[f"with-{place}"])
         still = [seen for seen in changed if failing and alike(failing[0], seen)]
+        if still:  # by the change, or by memory that an unchanged call damaged
+            changed = await _alone(context, call, intervention, len(changed))
+            still = [seen for seen in changed if alike(failing[0], seen)]
         chance = chance_of(len(failing) + len(well), len(failing), len(changed))
         if still or chance < MOST_CHANCE or time.monotonic() - began > BUDGET_S:
             break
