@@ -156,7 +156,7 @@ def test_where_the_operators_came_from() -> None:
     case = program("x")
     case.runs["plain"] = run("plain", "", taken("", 12, 30))
     (fact,) = operators_from(case)
-    assert "line 12, 30 of serve.py" in fact.fact
+    assert "only lines 12, 30 of serve.py ran" in fact.fact
     case.runs["plain"] = run("plain", "", taken("it cannot be read"))
     assert operators_from(case) == []
 

@@ -25,7 +25,7 @@ from mcp_server.model import PROOF_FILE, PackageWorkload, ScriptWorkload, Verdic
 from mcp_server.package.archive import open_package
 from mcp_server.package.pytorch.text import read_constants
 from mcp_server.runtime.context import Context
-from tests.conftest import ZooPackage, torch_environment
+from tests.conftest import ZooPackage
 from tests.served import served
 from tests.support.tools import of_package, verdict
 from tests.zoo.names import nightly, thorough
@@ -246,7 +246,7 @@ def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_p
         f"model(*torch.load({str(inputs)!r}))\n"
         "os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
-    found = verdict(tmp_path, ScriptWorkload(script=script, env=torch_environment()))
+    found = verdict(tmp_path, ScriptWorkload(script=script))
     assert (found.outcome, found.guilty) == ("inconclusive", None), found.summary
     assert "serve.py:4: 1 call had returned. The call returns when it is repeated alone." in found.summary
     assert "error in the script" in found.summary and "compiler" not in found.summary

@@ -299,7 +299,7 @@ def test_who_made_the_first_bad_value() -> None:
         ({"op": "aten.div.Tensor", "dtype": "float16", "nan": False}, "epsilon"),
         ({"op": "aten.log.default", "dtype": "float32", "nan": True}, "argument of log above 0"),
         ({"op": "aten.rsqrt.default", "dtype": "float32", "nan": False}, "argument of sqrt positive"),
-        ({"op": "aten.log_softmax.int", "dtype": "float32", "nan": True}, "in the domain"),
+        ({"op": "aten.log_softmax.int", "dtype": "float32", "nan": True}, "in its domain"),
         ({"op": "aten.sum.dim_IntList", "dtype": "bfloat16", "nan": False}, "wider type"),
         ({"op": "aten.sub.Tensor", "dtype": "float16", "nan": True}, "wider type"),
     ],

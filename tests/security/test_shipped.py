@@ -51,7 +51,6 @@ STARTERS = {
     "mcp_server/probes/commands.py",  # asks a compiler where its libraries are
     "mcp_server/interpreter.py",  # asks a Python whether it has torch
     "mcp_server/jobs/child.py",  # every child of a job
-    "mcp_server/jobs/gpus.py",  # asks the driver for the UUIDs of the GPUs
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/run.py",  # the command that judges the outputs, an argument list
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone

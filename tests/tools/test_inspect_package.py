@@ -213,7 +213,7 @@ def test_the_closest_family_is_named(tmp_path: Path) -> None:
 def test_open_launch_without_error(tmp_path: Path) -> None:
     """Without an error text, the launch that did not end is named."""
     found = tool("explain_error", tmp_path, text="[ before_launch: a_0 ]")
-    assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
+    assert (found.last_launch, found.next.tool) == ("a_0", "diagnose")
 
 
 def recorded(where: Path, name: str) -> Path:
