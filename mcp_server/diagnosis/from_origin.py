@@ -284,8 +284,10 @@ def _computed(origin: Origin, *, brief: bool) -> str:
     long = len(origin.expression) > LONGEST
     if origin.operation is not None and long:
         return f"{origin.result}, in which {origin.explanation or origin.operation.text}"
-    computed = f"the {origin.result}" if brief or long else f"{origin.result} = {origin.expression}"
     told = brief or not origin.bad_value or origin.bad_value == origin.expression
+    if brief or long:
+        return f"the {origin.result}" if told else f"the {origin.result} {origin.bad_value}"
+    computed = f"{origin.result} = {origin.expression}"
     return computed if told else f"{computed} = {origin.bad_value}"
 
 

@@ -144,8 +144,9 @@ _OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; does not depend on
 
 
 _AT_COMPILE = (
-    "A kernel failed before the compile, or when it was tried there on made-up inputs, which may be no valid "
-    "addresses. In the second case, inductor_configs={'triton.autotune_at_compile_time': False} helps."
+    "The GPU failed while the package was compiled. Either an earlier kernel failed, or the compiler tried a "
+    "kernel on made-up inputs, which are no valid addresses. If it was the compiler, use "
+    "inductor_configs={'triton.autotune_at_compile_time': False}."
 )
 
 
