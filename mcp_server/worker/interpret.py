@@ -409,13 +409,17 @@ def twice(target: Any, args: Any) -> Optional[dict[str, list[int]]]:
     if found is None or found[0][0].dim() == 0 or found[0][0].numel() > MOST_WRITTEN:
         return None
     (grid, values), into = found, args[0]
-    flat = [each.flatten() for each in grid]
+    flat = [each.flatten() % max(size, 1) for each, size in zip(grid, into.shape)]  # -1 is the last place
     values = values.expand(*grid[0].shape, *into.shape[len(grid) :]).flatten(0, grid[0].dim() - 1)
-    reverse = into.index_put([each.flip(0) for each in flat], values.flip(0))
-    if torch.equal(into.index_put(flat, values), reverse):
-        return None
+    last = into.index_put(flat, values)[tuple(flat)]
+    first = into.index_put([each.flip(0) for each in flat], values.flip(0))[tuple(flat)]
+    differ = (last != first) & ~(last.isnan() & first.isnan())
     places, which, counts = torch.stack(flat, 1).unique(dim=0, return_inverse=True, return_counts=True)
-    most = int(counts.argmax())
+    lost = differ.flatten(1).any(1) if differ.dim() > 1 else differ
+    lost = lost & (counts[which] > 1)
+    if not lost.any():
+        return None
+    most = int(which[lost][0])
     same = [torch.unravel_index(at, grid[0].shape) for at in (which == most).nonzero().flatten()[:2]]
     index, other = ([int(number) for number in each] for each in same)
     return {"index": index, "other": other, "place": places[most].tolist()}

@@ -151,6 +151,10 @@ def test_a_write_that_loses_values_is_tried_with_their_sum(tmp_path: Path) -> No
         assert (lost.of, lost.index, lost.other, lost.place) == ("given_0", [0], [2], [1])
         (found,) = named(told, events.ComparedForm)
         assert (found.form, found.equal) == ("summed", (False, True, False))
+    for index, found in (([0, 4, -1], [[1], [2]]), ([0, 1, 2], [])):  # -1 is place 4; NaN loses nothing
+        marks = Of(lambda s, a: torch.full((5,), torch.nan).index_put((s,), a))
+        told = named(events_of(tmp_path, marks, torch.tensor(index), amount), events.NodeRepeated)
+        assert [place for each in told for place in (each.index, each.other)] == found
 
 
 def test_with_the_weights_of_now_the_program_gives_what_is_expected(tmp_path: Path) -> None:
