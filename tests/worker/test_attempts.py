@@ -73,6 +73,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("branch", "j = x[x > 0.1]\nif len(j) == 0:\n    return torch.zeros(())\nreturn j.mean()", ()),
     ("choice of a module", "level = {0: 0.5, 1: 2.0}\nreturn x * level[int(k)]", (torch.tensor(1),)),
     ("NumPy", "import numpy as np\nreturn torch.from_numpy(np.exp(x.numpy())) / np.sqrt(x.shape[0])", ()),
+    ("NumPy", "import numpy as np\nk = 2\nnp.zeros(shape=k)\nreturn torch.from_numpy(np.exp(x.numpy()))", ()),
     ("log line", "print(f'at most {x.max():.1f}')\nreturn x * 2", ()),
     ("container", "return {'all': [Pair(x + 1, x.sum())]}", ()),
     ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),

@@ -774,8 +774,8 @@ class InTorch(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         owner, _, name = ast.unparse(node.func).rpartition(".")
         names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        if names <= {*NUMPY, "math", "self", "torch"}:
-            return node
+        if names <= {*NUMPY, "math", "self", "torch"} or (owner in NUMPY and not node.args):
+            return node  # a constant, or called with keywords alone, which torch names otherwise
         self.generic_visit(node)
         of_size = owner in NUMPY and is_size(node.args[0])
         if owner in NUMPY and name in LIMITS and isinstance(node.args[1], ast.Constant):
