@@ -6,8 +6,6 @@ input, each a line of JSON: a module, its arguments, and a file for the output. 
 line, the exit status, and ends when its input ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

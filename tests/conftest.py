@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: the zoo's packages, compiled once."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import hashlib

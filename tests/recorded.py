@@ -5,8 +5,6 @@ JSON objects, or the name of an equal file. A number refers to a line in the fir
 that occur several times.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

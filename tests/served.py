@@ -4,8 +4,6 @@ Otherwise each step of a tool would start a Python that imports torch, which tak
 processor time. Here, as in the server, steps are forks of a process that has imported torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import cache

@@ -1,7 +1,5 @@
 """Programs with known answers: answers, scorer, verdicts on recorded logs, and on request on programs."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """The guides and reference pages: format, length, links, and agreement with the code."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which Python is used if a call names none: where it is searched for, and that it has torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The layers of docs/architecture.md, and how the tests are laid out."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Planted programs, their judge, and published numbers of first verdicts."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

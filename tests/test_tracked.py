@@ -1,7 +1,5 @@
 """What an install copies: every tracked file. They are few and plain text; build outputs are elsewhere."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

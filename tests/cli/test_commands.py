@@ -1,7 +1,5 @@
 """The command line as users meet it: real processes, help, and the README's commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

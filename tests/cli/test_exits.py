@@ -1,7 +1,5 @@
 """Exit codes, and errors for wrong calls. docs/cli.md has the table of codes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

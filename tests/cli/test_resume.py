@@ -1,7 +1,5 @@
 """A diagnosis that was stopped, or ran out of budget, says what it knows, and continues where it was."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Streams and disks that are full, closed or not read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

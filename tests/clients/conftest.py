@@ -1,7 +1,5 @@
 """Installed clients, with a home directory and an environment for each test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

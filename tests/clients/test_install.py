@@ -3,8 +3,6 @@
 Skipped unless `make test-clients` installed them. No client is logged in.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -5,8 +5,6 @@ by reason the scenarios that fail because the server lacks what they need. An en
 run as well. Skipped unless `make test-clients` installed it.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

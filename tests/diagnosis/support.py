@@ -1,7 +1,5 @@
 """Makes results of observations, with the readers that the observations use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

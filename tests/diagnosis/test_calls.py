@@ -1,7 +1,5 @@
 """Detectors of calls that do not fit their package: mismatches, fixed arguments, refused guards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

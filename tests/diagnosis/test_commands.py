@@ -1,7 +1,5 @@
 """The commands and edits of a verdict: a command for each evidence, lines for the fix."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace

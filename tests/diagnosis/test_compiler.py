@@ -1,7 +1,5 @@
 """Decisions of the compiler as the cause of wrong numbers, and failed compiles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

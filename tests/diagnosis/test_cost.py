@@ -1,7 +1,5 @@
 """Slow calls, loads and builds, and memory: a faster change is proven once timed, before that likely."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

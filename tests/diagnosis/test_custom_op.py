@@ -1,7 +1,5 @@
 """Custom operators: errors, broken promises, missing operators, and defects of kernels."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Verdicts on bad calls: the cause, sentences that are true of the tensors, and a proof that runs."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """Indices out of range, and integers that a kernel divides by or overflows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

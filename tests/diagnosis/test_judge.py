@@ -1,7 +1,5 @@
 """How suspects are weighed, and what the verdict claims."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

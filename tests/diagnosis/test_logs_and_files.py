@@ -1,7 +1,5 @@
 """What a log or package file shows alone: errors, and files missing, cut or for another machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What distinguishes a fault from a program that works but looks faulty, and the reverse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

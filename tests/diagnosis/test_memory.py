@@ -1,7 +1,5 @@
 """Memory: signals, races of scatters, sizes that are too large, and memory that is used up."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What differs on CUDA, on recorded packages of torch 2.11: late errors, devices, streams, graphs."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is observed next, imported ahead, and checked; and what a broken observation costs."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

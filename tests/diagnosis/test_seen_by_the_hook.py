@@ -1,7 +1,5 @@
 """What the hook sees of a program: freed memory, and inputs that a call updates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

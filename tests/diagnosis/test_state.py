@@ -1,7 +1,5 @@
 """What a program did to a loaded package: its constants, views of them, threads, operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

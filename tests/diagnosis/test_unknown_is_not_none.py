@@ -1,7 +1,5 @@
 """What was not seen is called neither fault nor "no fault": scripts, unreadable files, a partial state."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls whose outputs vary, that do not return, or that fail the check of their program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Detectors for values of a call: eager mode, watched launches, located accesses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

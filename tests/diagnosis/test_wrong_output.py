@@ -1,7 +1,5 @@
 """Packages that diverge from their exported program, and rounding, which is no fault."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes first inputs for the fuzzer of readers without small recordings."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -6,8 +6,6 @@ hexadecimal text, which a test reads: shorten it by hand. Another test uses numb
 which a fuzzer does not reach.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """All readers of bytes from outside, as functions of bytes, with the exceptions that each may raise."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Inputs that once broke a reader, and hostile or damaged inputs for every reader."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

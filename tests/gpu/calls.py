@@ -1,7 +1,5 @@
 """The calls that the tests judge: every tool, on failing and healthy CUDA workloads."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ AOTI_DEBUG_CUDA_ZOO names a directory for the compiled packages, kept between se
 AOTI_DEBUG_GPU_RECORD names a directory for every tool's result as JSON, and its log.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Diagnoses and interventions on CUDA workloads, including faults that end the CUDA context."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

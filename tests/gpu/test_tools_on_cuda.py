@@ -1,7 +1,5 @@
 """The tools, leases and the recorder on CUDA workloads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -5,8 +5,6 @@ chooses the precision: kernels from torch's templates keep it, while a worker th
 package computes in full float32.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """CUDA packages of the zoo, compiled in parallel, and one whose library links libstdc++ statically."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

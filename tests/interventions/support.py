@@ -1,7 +1,5 @@
 """Trials on real packages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Changes of inputs: their text form, and which elements they change."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Changes of a generated kernel: its text, its binary, and calls of real packages."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

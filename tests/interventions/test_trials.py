@@ -1,7 +1,5 @@
 """Interventions on real packages: unchanged, changed, and unchanged again; replays, flaky failures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 until its standard input ends. Each rank of the launcher writes its process ids to a file.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

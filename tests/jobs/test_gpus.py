@@ -1,7 +1,5 @@
 """A GPU has one name and serves one job at a time; the lease ends with its holder."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess

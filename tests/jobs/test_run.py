@@ -1,7 +1,5 @@
 """Running one command: its environment, the ways in which it can end, and what is kept."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

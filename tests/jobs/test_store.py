@@ -1,7 +1,5 @@
 """Jobs and their store: handles, limits, and what other servers may see."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

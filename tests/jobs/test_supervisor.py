@@ -1,7 +1,5 @@
 """Child processes: how they ended, their output, and that none outlives its job or the server."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

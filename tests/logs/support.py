@@ -1,7 +1,5 @@
 """Helpers for tests of the log readers: recordings, and expected facts of logs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

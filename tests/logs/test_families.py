@@ -1,7 +1,5 @@
 """The table of error families, tested on recorded texts."""
 
-from __future__ import annotations
-
 import json
 import re
 import re._constants as sre  # type: ignore[import-not-found]

@@ -1,7 +1,5 @@
 """Reading logs: the root error and its location, other facts, and logs as files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

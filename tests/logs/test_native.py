@@ -1,7 +1,5 @@
 """Reports of tools for native code: dumps, the driver's log, sanitizers, and the value printer."""
 
-from __future__ import annotations
-
 import pytest
 
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native

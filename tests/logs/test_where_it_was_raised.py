@@ -1,7 +1,5 @@
 """Where an exception was raised, and what the lines around it say about its cause."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recorded wrappers as packages, and recorded memory faults."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Accesses in kernel sources, reductions of a user's Triton kernel, and memory faults linked to them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

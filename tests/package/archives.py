@@ -1,7 +1,5 @@
 """Makes packages from real ones by changing members, and archives that torch would not write."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (generated C++ has long lines)
 """Makes wrappers of any size in the form of torch 2.11 on CUDA, for scale and property tests."""
 
-from __future__ import annotations
-
 from tests.recorded import RECORDINGS
 
 _HEAD = """\

@@ -1,7 +1,5 @@
 """Summaries of wrappers: `python -m tests.package.summaries` writes `wrappers.summary.txt` again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

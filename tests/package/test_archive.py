@@ -1,7 +1,5 @@
 """Opening packages: every layout, incomplete ones, malicious archives, other files."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import stat

@@ -1,7 +1,5 @@
 """The compiled signature, and inputs compared with it: every kind of difference, and false alarms."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The code of kernels: asserts, divisions and values; index assertions traced to launch and origin."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Defects that a kernel's code and a call's sizes show: recorded kernels, compared with brute force."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path

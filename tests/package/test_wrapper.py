@@ -1,7 +1,5 @@
 """Reading wrappers: statements, launches, arguments, roles, dataflow, and lines of the model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

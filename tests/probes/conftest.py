@@ -1,7 +1,5 @@
 """Fixtures: zoo packages rebuilt with probes, once per session and cached between sessions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ FILE holds `[{"original": path, "rebuilt": path, "inputs": path}]`. Prints a lis
 outputs, and the inputs afterwards, are bit-identical over three calls.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded compile commands become safe argument lists, and rebuilds are shared."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A C++ host without Python also writes the journal, and a journal can be read wherever it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

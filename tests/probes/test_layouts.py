@@ -3,8 +3,6 @@
 Each form takes ten seconds to compile: only AOTI_DEBUG_THOROUGH=1 tries them.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import zipfile

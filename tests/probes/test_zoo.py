@@ -1,7 +1,5 @@
 """Rebuilt packages give the same results, and their journals have every launch."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

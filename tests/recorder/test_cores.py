@@ -1,7 +1,5 @@
 """Core files, processes and recordings that are not what they claim give a clear error at little cost."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """The recorder in real hosts: what it keeps when they fail, and that it never makes them fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

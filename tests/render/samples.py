@@ -1,7 +1,5 @@
 """One result of each layout, with everything that a layout may contain, and a parser of report pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path

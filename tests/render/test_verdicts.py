@@ -1,7 +1,5 @@
 """Results as text: verdicts of all categories, reports, checks, and nothing that harms a terminal."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """A bundle is complete and verifiable, and has nothing that --redact removes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The report is valid HTML in which no observed text is active, in browsers and clients."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Hostile text, arguments, environments and deaths. Text of a log is data, in fields of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

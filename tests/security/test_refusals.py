@@ -1,7 +1,5 @@
 """For every kind of damage to a package, a refusal is proven where the loader refused, and nowhere else."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

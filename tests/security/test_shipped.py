@@ -5,8 +5,6 @@ far as reading can. It objects to every child process (AST4), but a debugger nee
 files that may start one. The other scanner runs with `make scan`; here its acceptances are checked.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

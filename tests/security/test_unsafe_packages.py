@@ -1,7 +1,5 @@
 """No tool lets torch open an archive with a member whose path leads outside."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Real servers driven by the SDK's client, results as agents get them, and command lines."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

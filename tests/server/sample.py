@@ -1,7 +1,5 @@
 """A server of sample operations, each of which shows one thing that a real operation may do."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

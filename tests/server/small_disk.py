@@ -1,7 +1,5 @@
 """A real disk of 1 MB: a tmpfs in a user's mount namespace, which needs no root if the system allows it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

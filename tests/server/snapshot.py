@@ -1,7 +1,5 @@
 """The pinned list of default tools: `python -m tests.server.snapshot` writes it again after a change."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

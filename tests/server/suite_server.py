@@ -3,8 +3,6 @@
 It uses the server class of the product with other operations, so the suite checks the product's protocol.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

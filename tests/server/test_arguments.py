@@ -1,7 +1,5 @@
 """Arguments from agents become a workload, or an error that says what to pass."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Awaitable, Callable

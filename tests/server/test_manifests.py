@@ -1,7 +1,5 @@
 """The manifests of all clients agree with pyproject.toml and with each other."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

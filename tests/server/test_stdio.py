@@ -1,7 +1,5 @@
 """The server on stdio: lines that are not messages, long reads, and the end of its processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

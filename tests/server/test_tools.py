@@ -1,7 +1,5 @@
 """The server as clients see it: behaviour in both protocol eras, descriptions, and results."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

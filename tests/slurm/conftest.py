@@ -1,7 +1,5 @@
 """A Slurm cluster of two nodes on loopback for the tests here, run by the user in a temporary folder."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

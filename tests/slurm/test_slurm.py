@@ -1,7 +1,5 @@
 """Diagnoses under srun, and jobs that leave no process however they end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

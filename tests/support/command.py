@@ -1,7 +1,5 @@
 """The command line, started as users start it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

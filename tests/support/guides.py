@@ -1,7 +1,5 @@
 """The skill's pages."""
 
-from __future__ import annotations
-
 from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT
 

@@ -1,7 +1,5 @@
 """Packages to read: recorded ones, and some whose index has a known origin. Runs decompiled programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Server processes, clients for their pipes or ports, and the processes that they leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

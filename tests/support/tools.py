@@ -1,7 +1,5 @@
 """Tools called by name with a user's arguments, as over MCP or the command line, and verdicts."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps: the file of cases, kept verdicts, lost cases, and a Ray cluster that loses a node."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 from collections.abc import Iterator

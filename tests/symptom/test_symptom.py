@@ -1,7 +1,5 @@
 """A symptom, an expectation or a check command, given with a real package on the CPU."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers in texts: each measured one is in its file of results. Supported releases of torch."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass

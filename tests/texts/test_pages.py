@@ -1,7 +1,5 @@
 """Documentation: links, generated pages, workflows and templates of the hosting service, evaluations."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

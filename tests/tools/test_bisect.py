@@ -3,8 +3,6 @@
 The programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, where eager is right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

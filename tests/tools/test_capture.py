@@ -1,7 +1,5 @@
 """What the hook records of programs that succeed, raise, crash, hang, fork, or never use AOTInductor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """check_devices on real packages, inputs and interpreters, and packages compared with other machines."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A package compared with its exported program: where it diverges, and what is only rounding or chance."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`decompile`: a package as a program that imports only torch, and how both compare."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Inputs and outputs of kernels of real packages, through launch probes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

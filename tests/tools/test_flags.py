@@ -1,7 +1,5 @@
 """The table of flags: what is rejected, what is set, and agreement with the installed torch."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Mapping

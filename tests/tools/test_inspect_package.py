@@ -1,7 +1,5 @@
 """inspect_package: overview, answers to every kind of question, pages; explain_error."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`locate_fault` on CPU packages, scripts and commands, and its parts that need no GPU."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

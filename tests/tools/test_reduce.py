@@ -1,7 +1,5 @@
 """Failing programs reduced to scripts that fail in the same way in a plain interpreter."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Captured loads and calls made again, and steps whose results are kept."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Repeats with deterministic flags and filled memory: stable, varying, flaky and clean."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests that share one import of torch: equal results, equal guarantees, no process left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Runs the worker, and Python programs under the hook, as the product does."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Changes that make an export pass: each row of the table on a small model, compared with eager mode."""
 
-from __future__ import annotations
-
 import importlib.util
 import textwrap
 from functools import partial

@@ -1,7 +1,5 @@
 """What the hook keeps of a program's calls: outputs, refilled and managed memory, details."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the hook keeps of a program's modules, loads and end, and its journal."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Comparing outputs: what is equal, what rounding does, and what the summary of a tensor counts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Interpreting the exported program: errors, integer overflow, updated constants, custom operators."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

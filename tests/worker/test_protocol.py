@@ -1,7 +1,5 @@
 """Rules for all files of the worker, its protocol, and the statements that register a script's operators."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """The worker on packages: its events for good calls, failures, deaths and repeats."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from collections.abc import Callable, Sequence

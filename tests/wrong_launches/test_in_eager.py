@@ -1,7 +1,5 @@
 """Launches judged one by one, and a wrong launch computed in eager mode, on a GPU and by try-fix as well."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Expressions with a bad value: at which operation, and for which operands."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

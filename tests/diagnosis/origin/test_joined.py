@@ -1,7 +1,5 @@
 """The origin of a bad value in a diagnosis: observation, suspects, intervention, whole diagnoses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

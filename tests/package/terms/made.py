@@ -1,7 +1,5 @@
 """Random terms over one element, for property tests."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from mcp_server.package.terms.evaluate import Evaluator

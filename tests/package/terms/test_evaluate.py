@@ -1,7 +1,5 @@
 """Reading expressions of generated code, and evaluating them as torch and numpy do."""
 
-from __future__ import annotations
-
 import ast
 import math
 

@@ -3,8 +3,6 @@
 A wrong reading would look like a fault of the package, and be `proven`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

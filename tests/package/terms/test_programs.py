@@ -1,7 +1,5 @@
 """C++ and Triton kernels read as programs compute what the model or the author means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
