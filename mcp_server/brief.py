@@ -97,13 +97,20 @@ def main_fields(verdict: Verdict) -> dict[str, Any]:
 
     Some clients show a model only this and not the text, so that it pays for every field.
     """
+    experiment = ("intervention",) if verdict.confirmed is not None else ()
+    facts = {_TIMES.sub("", each.fact): each for each in reversed(verdict.evidence)}  # the first of each
     kept: dict[str, Any] = {
         "decisions": [],
         "causes": verdict.causes if len(verdict.causes) > 1 else [],
+        "evidence": [
+            each for each in verdict.evidence if each in facts.values() and each.step not in experiment
+        ],
         "artifacts": [each for each in verdict.artifacts if each.path.name != SUBJECT_FILE],
     }
+    if verdict.guilty is not None and verdict.crashing is not None:
+        own = [at for at in verdict.crashing.model_locations if at not in verdict.guilty.model_locations]
+        kept["crashing"] = verdict.crashing.model_copy(update={"model_locations": own})
     if verdict.confirmed is not None:
-        kept["evidence"] = [each for each in verdict.evidence if each.step != "intervention"]
         kept |= {"intervention": None, "program": []}
     found = verdict.model_copy(update=kept).model_dump(mode="json", exclude_defaults=True, exclude=_SHELL)
     for step, told in zip(verdict.next_steps, found.get("next_steps", ()), strict=False):

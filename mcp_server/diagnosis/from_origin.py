@@ -61,7 +61,10 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         change = _in_mask(change, [each.code for each in guilty.model_locations])
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
-    summary = [suspect.summary, *_sentences(origin)]
+    # If the launch computed the index by itself, that says all that the first sentence would.
+    same = suspect.category == "index_out_of_bounds" and bool(origin.allowed)
+    told = same and origin.launch_index == origin.fault_launch
+    summary = [*([] if told else [suspect.summary]), *_sentences(origin)]
     if suspect.category == "nan_or_inf" and origin.operation is not None and origin.explanation:
         summary = _of_operation(origin, guilty)
     elif suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
@@ -260,17 +263,16 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     short = origin.operation is not None and len(origin.expression) > LONGEST
     brief = explained and len(origin.expression) > LONGEST_EXPLAINED
     computed = _computed(origin, brief=brief)
-    if origin.allowed:
-        computed += f", but the allowed values are {origin.allowed}"
     inputs = _inputs(origin)
-    computed += f", from {_elements(origin)}" if inputs else ""
+    computed += f" from {_elements(origin)}" if inputs else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
+    limit = f", but the allowed values are {origin.allowed}" if origin.allowed else ""
     found: list[str] = []
     if origin.launch_index is None:
         passed = ", as the caller passed it" if inputs or not _constants(origin) else ""
-        found = [f"The bad value is {_elements(origin) or computed}{passed}."]
+        found = [f"The bad value is {_elements(origin) or computed + limit}{passed}."]
     elif not (brief and inputs and inputs[0].label in origin.explanation):
-        found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
+        found = [f"Launch {origin.launch_index} computes {computed}{carried}{limit}."]
     if not inputs and not brief:
         made = [f"{each.name} is {each.label}, {each.made_by}" for each in origin.operands if each.made_by]
         found += [f"There {listed(made)}."] if made else []
