@@ -110,21 +110,23 @@ def _print_stopped(state: JobState) -> None:
         if state.result is not None:
             with suppress(OSError):
                 write(Verdict.model_validate(state.result))
-        say(f"stopped; to continue: aoti-debug diagnose --resume {state.job_id}")
+        else:
+            say(f"stopped; to continue: aoti-debug diagnose --resume {state.job_id}")
 
 
 @contextmanager
 def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
-    """Print each step as it begins; on a terminal, show it live and print it with its time once it ends."""
+    """Print each step as it begins. On a terminal, also show live what the last one does."""
     console = Console(stderr=True, highlight=False)
-    step, began = "", 0.0
-    most = f" of {limit_s:g} s" if limit_s else ""
+    step, most = "", f" of {limit_s:g} s" if limit_s else ""
 
     def print_new(state: JobState) -> None:
         nonlocal step
         known = state.progress
         seen = len(known) - known[::-1].index(step) if step in known else 0
         for line in known[seen:]:
+            if console.is_terminal and _SO_FAR.search(line):
+                continue  # the status line shows it
             # The line begins with the time, so the time inside is removed. Only the first has the limit.
             told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)
             limit = "" if step else most
@@ -137,13 +139,8 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
     with console.status("starting") as status:
 
         def update(state: JobState) -> None:
-            nonlocal step, began
-            message = state.progress[-1] if state.progress else ""
-            if not step or not message.startswith(step):
-                if step:
-                    console.print(plain(f"{step}: {state.wall_s - began:.1f} s", "dim"), soft_wrap=True)
-                step, began = message, state.wall_s
-            told = _SO_FAR.sub(r"\1", message) or "starting"
+            print_new(state)
+            told = _SO_FAR.sub(r"\1", state.progress[-1]) if state.progress else "starting"
             status.update(plain(f"{told} ({state.wall_s:.0f} s{most})"))
 
         yield update
