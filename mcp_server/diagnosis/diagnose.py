@@ -22,7 +22,7 @@ from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.causes.environment import remarks_on_file
 from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
-from mcp_server.diagnosis.next_steps import continued
+from mcp_server.diagnosis.next_steps import continued, how_it_failed
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.calls import run_call
 from mcp_server.diagnosis.observe.program import given_call, put_back, recorded_call
@@ -143,11 +143,10 @@ async def diagnose(
             await _investigate(case, context)
             await _investigate_next(case, context)
     except anyio.get_cancelled_exc_class():
-        stopped = f"stopped during {', '.join(case.running)}"
-        case.decisions.append(stopped)
+        case.stopped = True
+        case.decisions.append(f"stopped during {', '.join(case.running)}")
         case.put_back = [] if in_place else put_back(case)
-        known = _concluded(case, context)
-        context.knows(known.model_copy(update={"remarks": [*known.remarks, f"{stopped.capitalize()}."]}))
+        context.knows(_concluded(case, context))
         raise
     finally:
         if not in_place and not case.put_back:
@@ -288,46 +287,34 @@ async def _attempt(observation: Observation, case: DiagnosisState, context: Cont
 MORE = 4  # factor of the next budget after one that was too short
 LEAST_S = 120.0
 MOST_S = 86_400.0
-MOST_OPEN = 3  # categories that a summary names
-MOST_TEXT = 200  # characters of an error
+MOST_OPEN = 3  # categories that a decision names
 
 
 def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Verdict:
-    """Return `verdict`. If it is not proven and the budget ended, add how to continue."""
-    if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
+    """Return `verdict`. If it is not proven, and was stopped or had too little time, add how to continue."""
+    proven = verdict.outcome == "fault" and verdict.confidence == "proven"
+    if proven or not (case.cut_short or case.stopped):
         return verdict
-    phases = ", ".join(dict.fromkeys(case.cut_short))
-    budget_s = min(MOST_S, max(LEAST_S, MORE * case.budget_s))
+    at = f" at {context.step}" if context.step else ""
+    ended, why, more = f"The diagnosis was stopped{at}", "continue where it was stopped", {}
+    if not case.stopped:
+        uncounted = {"waiting for a GPU": case.clock.waited_s, "exports and compiles": case.clock.spared_s}
+        besides = " and ".join(f"{each:.0f} s of {what}" for what, each in uncounted.items() if each >= 1)
+        ended = (
+            f"The budget of {case.budget_s:g} s ended{at}{f'; {besides} are not counted' if besides else ''}"
+        )
+        why, more = (
+            "continue where the budget ended",
+            {"budget_s": min(MOST_S, max(LEAST_S, MORE * case.budget_s))},
+        )
+    known = how_it_failed(case) or f"No run has {'failed' if case.runs else 'finished'}."
     step = NextStep(
-        why=f"continue where the budget ended ({phases}); finished checks are not repeated",
+        why=f"{why}; finished checks are not repeated",
         tool="diagnose",
-        arguments={"log": context.directory.name, "budget_s": budget_s},
+        arguments={"log": context.directory.name, **more},
     )
-    uncounted = {"waiting for a GPU": case.clock.waited_s, "exports and compiles": case.clock.spared_s}
-    besides = " and ".join(f"{each:.0f} s of {what}" for what, each in uncounted.items() if each >= 1)
-    ended = (
-        f"The budget of {case.budget_s:g} s ended during {phases}"
-        f"{f' ({besides} are not counted)' if besides else ''}. "
-        f"Known so far: {_known(case)}."
-    )
-    return verdict.model_copy(
-        update={
-            "summary": " ".join(filter(None, (verdict.summary.strip(), ended))),
-            "next_steps": [step, *verdict.next_steps],
-        }
-    )
-
-
-def _known(case: DiagnosisState) -> str:
-    """How the workload failed, if that was seen, and which categories are still possible."""
-    failed = next((run for run in case.runs.values() if run.failure != "none"), None)
-    how = "no run has failed" if case.runs else "no run has finished"
-    if failed is not None:
-        text = failed.root.text[:MOST_TEXT].rstrip(". ") if failed.root is not None else ""
-        end = failed.finished.signal or failed.failure.replace("_", " ")
-        how = f"{failed.label}: {end}{f' ({text})' if text else ''}"
-    still = open_categories(case)
-    return f"{how}; possible causes: {still}" if still else how
+    summary = " ".join(filter(None, (verdict.summary.strip(), f"{ended}.", known)))
+    return verdict.model_copy(update={"summary": summary, "next_steps": [step, *verdict.next_steps]})
 
 
 def open_categories(case: DiagnosisState) -> str:

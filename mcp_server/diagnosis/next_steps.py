@@ -211,7 +211,7 @@ def _program_step(why: str, case: DiagnosisState) -> NextStep:
 
 def settling(outcome: str, case: DiagnosisState) -> list[NextStep]:
     """What to do about an inconclusive verdict that has no other next step. Empty for other verdicts."""
-    if outcome != "inconclusive" or cut_off(case):
+    if outcome != "inconclusive" or cut_off(case) or case.stopped:
         return []
     if case.workload is None or not case.runs:
         return [NextStep(why="see what is missing on this machine", tool="check_devices", arguments={})]
@@ -404,7 +404,7 @@ MOST_SAID = 200  # characters of an error text
 FAILURES = {
     "exception": "raised {error}",
     "signal": "died{said}",
-    "timeout": "did not end in time",
+    "timeout": "{limit}",
     "out_of_memory": "ran out of memory{said}",
     "nonfinite": "returned NaN or infinities",
     "differs": "returned unexpected outputs",
@@ -427,7 +427,7 @@ def open_question(case: DiagnosisState) -> str:
         return f"{capitalized(what)}.{allowed}"
     if not case.runs and case.notes:
         return f"Nothing could be run: {case.notes[0]}."
-    if case.cut_short:
+    if case.cut_short or case.stopped:
         return ""
     if case.only_loaded and case.taken is not None:
         return case.taken.open
@@ -436,14 +436,20 @@ def open_question(case: DiagnosisState) -> str:
         return f"The {what} was not called."
     if case.never_reached and case.ended_well:
         return NEVER_REACHED
+    return how_it_failed(case) or "No check found a cause."
+
+
+def how_it_failed(case: DiagnosisState) -> str:
+    """How the repeated call or else the user's program failed. Empty if neither did."""
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
     if failed is None:
-        return "No check found a cause."
+        return ""
     ended = failed.finished
     said = f": {quoted(failed.root.text, MOST_SAID).rstrip('.')}" if failed.root is not None else ""
     if not said and failed.failure == "signal":
         said = f" with {ended.signal}" + (f" ({ended.note})" if ended.note else "")
-    how = FAILURES[failed.failure].format(said=said, error=said.removeprefix(": ") or "an error")
+    error, limit = said.removeprefix(": ") or "an error", ended.note or "did not end in time"
+    how = FAILURES[failed.failure].format(said=said, error=error, limit=limit)
     if failed is case.plain_run:
         return f"What is known: the call {how}."
     return f"What is known: the program {how}.{_outside_of_calls(case, failed.log)}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
+from mcp_server.diagnosis.causes.compiler import as_rounding, compiler_suspect, is_rounding, may_be_decided
 from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
 from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
@@ -457,7 +457,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         )
     if suspect.fix is None:
         return "no change was tested that removes the failure"
-    if "bisect" in suspect.fix.text:
+    if compiler_suspect([suspect], case) is not None:
         return "no compile without the faulty step was tested"
     return "the fix was not tested"
 
@@ -662,6 +662,7 @@ def _without_fault(
     unknown_cause = "nothing could be run" if case.refused and not case.runs else unknown_cause
     unknown_cause = "too little time" if cut_off(case) else unknown_cause
     unknown_cause = HEADLINES["environment"][0] if no_torch(case) else unknown_cause
+    unknown_cause = "stopped" if case.stopped else unknown_cause
     unknown_cause = "no inputs given" if not_called(case) else unknown_cause
     unknown_cause = "no package was called" if case.never_reached and case.ended_well else unknown_cause
     unknown_cause = "symptom not seen" if unseen else unknown_cause
@@ -700,7 +701,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     names = [HEADLINES[category][-1] for category in dict.fromkeys(each.category for each in order)][:4]
     also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
     settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
-    question = "" if settle else open_question(case)
+    question = "" if settle or best.category == "hang" else open_question(case)  # a hang says how it ended
     return " ".join(filter(None, (best.summary, also, settle, question)))
 
 

@@ -126,7 +126,7 @@ async def _run(
     if timed_out:
         stalled = wall_s < command.timeout_s
         at_limit = f"did not end within {command.timeout_s:g} s"
-        at_limit += f" and {build.spared_s:.0f} s of builds" if build.spared_s >= 1 else ""
+        at_limit += f", not counting {build.spared_s:.0f} s of builds" if build.spared_s >= 1 else ""
         limit = f"{STOOD_STILL}, and was ended after {wall_s:.0f} s" if stalled else at_limit
     report = child.report()
     ended = decode(report, limit, oom_kills=oom_kill_count() - kills)

@@ -345,6 +345,8 @@ def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
             yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
         elif isinstance(value, list | tuple) and not any(isinstance(item, Mapping) for item in value):
             yield from (word for item in value for word in (option, str(item)))
+        elif isinstance(value, float):
+            yield from (option, str(value).removesuffix(".0"))
         else:  # specs of tensors are JSON
             yield from (option, json.dumps(value) if isinstance(value, list | tuple) else str(value))
 

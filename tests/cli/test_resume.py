@@ -109,7 +109,7 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     messages = [found.summary, *found.decisions, *(e.fact for e in found.evidence)]
     assert any("budget" in line for line in messages), messages
     assert children_of(os.getpid()) == []
-    assert f"The budget of {budget_s} s ended during capture. Known so far: " in found.summary
+    assert f"The budget of {budget_s} s ended at step 1: running slow.py (in" in found.summary
     assert found.next_steps[0].arguments == {"log": "job", "budget_s": 120}
 
 
@@ -177,6 +177,7 @@ def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path)
     found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
     assert found.confidence != "proven" and found.cost.runs == 1
     assert found.decisions[-1] == "stopped during look_at_indices"
+    assert "was stopped at step" in found.summary and found.next_steps[0].arguments == {"log": "job"}
 
 
 @thorough

@@ -32,7 +32,8 @@ GOOD_IDS = GivenTensor("int64", (8, 6))
 
 
 def finished(ending: Any = "exit", returncode: int | None = 0) -> Finished:
-    return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
+    note = "did not end within 1 s" if ending == "timeout" else ""
+    return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG, note)
 
 
 Line = Mapping[str, object]  # an event as a line of a report

@@ -131,7 +131,8 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     known = {(line.file, line.line) for line in first.stack[:2]}
     lines = [line for line in lines_inside(run.log.threads) if (line.file, line.line) not in known]
     name = op or "call of the package"
-    summary, action = "A call of the package did not return within the time limit.", end_of(op)
+    ended = f"after {run.finished.wall_s:.0f} s, when the program was ended"
+    summary, action = f"A call of the package had not returned {ended}.", end_of(op)
     if threads > 1:
         name = f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
         summary, action = GIL_AND_RUNNER
@@ -169,7 +170,7 @@ _AT_ITS_LIMIT = {
         "compile on another machine, give it more time (timeout_s)",
     ),
     "working": (
-        "its last start, compile, load or call was {quiet:.0f} s before, so it may just be slow",
+        "it was at {place}, {quiet:.0f} s after its last start, compile, load or call, and may only be slow",
         "give it more time (timeout_s, and budget_s of the diagnosis)",
     ),
     "waiting": (
@@ -214,12 +215,16 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     place = compiling.how if compiling else f"{lines[0].file}:{lines[0].line}"
     said, advice = _AT_ITS_LIMIT[does]
     who = f"all {len(threads)} threads of the program" if threads[1:] else "the program"
-    at = [f"{each.thread} was in {each.frames[-1].function}" for each in threads[:4]]
+    names = {
+        each: f"thread {n} of {len(threads)}" if threads[1:] else "the program"
+        for n, each in enumerate(threads, 1)
+    }
+    at = [f"{names[each]} was in {each.frames[-1].function}" for each in threads[:4]]
     at = [fact.replace("<module>", "the script itself") for fact in at]
     told = said.format(quiet=quiet, who=who, place=place)
     yield _Hang(
         guilty=component("script", place, lines[:4]),
-        summary=f"The time limit ended the program after {run.finished.wall_s:.0f} s: {told}.",
+        summary=f"The program {run.finished.note or 'did not end in time'}: {told}.",
         evidence=tuple(seen("capture", fact) for fact in (at if does != "compiling" else [told])),
         fix=Fix(text=advice),
         observed=does == "waiting" and quiet >= HANGING_S,

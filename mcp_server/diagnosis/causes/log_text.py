@@ -158,7 +158,8 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
             # The program exited with an error status but printed no error: its own check failed.
             line, text = facts.tail[-1]
             root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
-        if root is not None:
+        ours = run is not None and run.failure == "timeout" and root is not None and "limit" in root.fields
+        if root is not None and not ours:  # stacks that the hook prints at the limit of a run are no error
             yield from _of_root(root, facts, source, case)
 
 
