@@ -1,7 +1,5 @@
 """Measurements of what the project promises; each module says what it prints and keeps here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

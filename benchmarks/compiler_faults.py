@@ -6,8 +6,6 @@ do. The healthy programs only round differently, and must not be bisected. The r
 results.json as `compiler_faults`, those of a GPU there under `cuda`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@
 NAME.inputs.pt beside it. The figures are kept in results.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

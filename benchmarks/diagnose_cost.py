@@ -7,8 +7,6 @@ cache; then the call of its package as a user makes it (import torch, `aoti_load
 in `benchmarks/results.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -6,8 +6,6 @@ again (the control) in interleaved blocks. The microseconds that the recorder an
 median of the plain calls are kept in results.json. Choose `--layers` for a call of about 0.2 ms.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

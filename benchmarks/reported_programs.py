@@ -4,8 +4,6 @@
 and eager. Which reports are right there is kept as `releases` of `compiler_faults`. It needs torch alone.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The supported releases are defined only here; `python -m benchmarks.releases` tr
 comment such as "torch 2.8-2.15" elsewhere says in which releases a fact was read or measured.
 """
 
-from __future__ import annotations
-
 import re
 
 __version__ = "0.1.0"

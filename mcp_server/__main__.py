@@ -1,7 +1,5 @@
 """`python -m mcp_server` serves MCP on stdio."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

@@ -1,7 +1,5 @@
 """Errors that tell the caller what to do, in place of a traceback. Also parses JSON from outside."""
 
-from __future__ import annotations
-
 import json
 from contextvars import ContextVar
 from pathlib import Path

@@ -4,8 +4,6 @@ The server has its own environment, and looks for the user's: the active one, th
 one of `python3`. The first with torch is used.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

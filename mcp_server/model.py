@@ -6,8 +6,6 @@ Field names of `Verdict` are part of the public JSON. History of `FORMAT_VERSION
   3  added: headline, call, eager, confirmed (has what a fix did), remarks; `fix.action` became `fix.text`
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

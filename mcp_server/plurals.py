@@ -1,7 +1,5 @@
 """Formats numbers, lists and quotations for sentences: singular or plural, and cuts between words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

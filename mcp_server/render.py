@@ -3,8 +3,6 @@
 Formatters yield what rich can print; `write` prints it.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -5,8 +5,6 @@ fetches the launcher's dependencies at the first start. The Python with torch st
 asks for its path, because a desktop client starts in no virtual environment.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import zipfile

@@ -3,8 +3,6 @@
 The picture loads nothing: text in the viewer's own monospace font, and an animation in CSS.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Each case has graders for the cause (a pattern and a judge) and for the use of the skill (schema 1.1).
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -4,8 +4,6 @@
 folder, named after the checkout's path; AOTI_DEBUG_MADE, which the Makefile sets, replaces it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

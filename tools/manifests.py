@@ -4,8 +4,6 @@
 After a change of dependencies: run this, `uv lock --script tools/aoti_debug.py`, and this again.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -3,8 +3,6 @@
 `--check` only compares.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The files of the project: those that git tracks, or outside a clone all that are not made."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reads the right answers about the programs from `answers.yaml`, whose keys are their names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path

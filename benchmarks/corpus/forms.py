@@ -4,8 +4,6 @@ A plain run gives the log. A run under the capture hook gives the package and th
 Both are done once per version of the script, below `corpus` in the folder of `tools/made.py`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Compares verdicts with answers, also about several defects; besides it only `score.py` reads both."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

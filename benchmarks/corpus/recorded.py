@@ -5,8 +5,6 @@ frames of stacks are left out. CI scores the log form of the corpus on these, si
 too long there. In the file, a number stands for a line of the first row, which has lines of several logs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

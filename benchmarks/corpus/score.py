@@ -4,8 +4,6 @@ Prints a row per case and form, the totals against their targets, and the calibr
 target is missed. Answers are read here, after the verdict, and nowhere in the product.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

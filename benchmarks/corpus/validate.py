@@ -5,8 +5,6 @@
 runs without its causes and without its bystanders (`answers.trials`).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

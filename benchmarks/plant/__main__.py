@@ -8,8 +8,6 @@ packages are compiled once for each model and mistake, and kept (`AOTI_DEBUG_PLA
 `--json FILE` wrote, keeps it as `planted` in benchmarks/results.json, and prints the table of the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

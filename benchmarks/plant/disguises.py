@@ -1,7 +1,5 @@
 """Healthy programs, and what is laid over a fault to mislead: deviations, calls, a warning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A fix is code if it is lines of the model or of the program, or statements about the call's `args`.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import shutil

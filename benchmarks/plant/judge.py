@@ -1,7 +1,5 @@
 """Compares a verdict with the answer of a planted program, field by field. Pure: data in, scores out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

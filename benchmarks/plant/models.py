@@ -4,8 +4,6 @@ Each is the text of a module with a class `Model`, so that a fault can be an edi
 describes its inputs, which decides what faults fit (an index has a bound, a divisor must not be zero).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

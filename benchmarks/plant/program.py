@@ -3,8 +3,6 @@
 `program.py compile FOLDER NAME` reads `model.py` there; the environment decides about provenance.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import inspect

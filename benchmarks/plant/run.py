@@ -1,7 +1,5 @@
 """Plants programs, runs each with and without its fault, asks `diagnose`, and judges the verdicts."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

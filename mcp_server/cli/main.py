@@ -1,7 +1,5 @@
 """Entry point of the command line, and its exit codes. Results go to stdout, everything else to stderr."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from enum import IntEnum

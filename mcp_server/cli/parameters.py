@@ -3,8 +3,6 @@
 Also explains a wrong command line.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import itertools

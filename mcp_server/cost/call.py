@@ -1,7 +1,5 @@
 """`--symptom slow`: finds where the time of a call goes, and times changes in pairs of calls."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Sequence

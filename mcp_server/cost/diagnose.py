@@ -3,8 +3,6 @@
 For a build, finds the slowest part, and builds without it.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 A signal is work that a package shows without a run. A lever is a change that is timed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Facts about the failing call: its package, its inputs, and its exported program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The components that a verdict can name: launches, the user's kernels and operators, script lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

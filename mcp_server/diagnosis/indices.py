@@ -4,8 +4,6 @@ An index is known from a check in generated code, from an operator that rejected
 Symbolic limits are evaluated for the sizes of this call.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Files that a verdict leaves: the diagnosed subject, for reports, and `proof.py`, which needs only torch."""
 
-from __future__ import annotations
-
 import ast
 import os
 import platform

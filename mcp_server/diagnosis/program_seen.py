@@ -3,8 +3,6 @@
 A call that returns may still be wrong.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

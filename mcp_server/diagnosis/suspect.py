@@ -1,7 +1,5 @@
 """A suspect: a possible cause, its evidence and interventions, and the closed table of direct refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

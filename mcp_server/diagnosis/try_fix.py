@@ -1,7 +1,5 @@
 """`try_fix`: makes a failing call unchanged, with a change, and unchanged again, and reports the result."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a verdict says besides its evidence: headline, call, eager mode, lines of the launch and the fix."""
 
-from __future__ import annotations
-
 import ast
 import logging
 import re

@@ -3,8 +3,6 @@
 `select` turns requested flags into environment variables and config entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches

@@ -3,8 +3,6 @@
 Source: torch/_inductor/config.py and the code generators, torch 2.8 to 2.15.
 """
 
-from __future__ import annotations
-
 from mcp_server import RANGE
 
 from .types import (

@@ -1,7 +1,5 @@
 """The row type of the flag table, and the kinds of values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

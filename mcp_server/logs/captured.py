@@ -4,8 +4,6 @@
 dies, the phase in which it died has no end. This shows whether it crashed or hung inside AOTInductor.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

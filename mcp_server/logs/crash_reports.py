@@ -1,7 +1,5 @@
 """Reads crash reports of sanitizers and debuggers: AddressSanitizer, gdb, cuda-gdb, the CUDA driver."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

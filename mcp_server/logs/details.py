@@ -4,8 +4,6 @@ Most lines of a long log differ from earlier ones only in their numbers. A line 
 template. Each template is searched once per batch of lines, which makes logs of 100 MB quick to read.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Sequence

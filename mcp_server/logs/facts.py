@@ -1,7 +1,5 @@
 """Typed facts about one log."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ debug_utils.py and aoti_torch/utils): at level 1 the names of saved files, at le
 tensors. The printer also prints an output before the launch that writes it. Those values are noise.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Memory use is bounded for a log of any size: repeated texts are counted, not kept.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

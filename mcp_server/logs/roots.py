@@ -3,8 +3,6 @@
 An exception that no family matched is classified by the file that raised it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`)
 faulty kernel yields a record of about 3 KB per thread, so a report may have 400 MB.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `TracebackReader` finds Python tracebacks, including chained exceptions, and faulthandler stacks.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Literal, NamedTuple

@@ -3,8 +3,6 @@
 This module defines the record of a located fault and its summary in one line.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Finds the component that made an address invalid, by rules in order of decreasing certainty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mcp_server.memory_faults import AddressPart, Blame, BlamedKind, MissedArgument

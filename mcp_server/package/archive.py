@@ -3,8 +3,6 @@
 Nothing is loaded, executed, unpickled or extracted.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass

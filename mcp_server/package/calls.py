@@ -1,7 +1,5 @@
 """Turns the calls in a function body of a wrapper into launches, buffers and symbols."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ the earlier value only if it covers the storage and certainly runs before the re
 around the write also contain the reader). Otherwise, values of earlier writers still reach the reader.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

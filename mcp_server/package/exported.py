@@ -4,8 +4,6 @@
 line that calls the helper. If the program runs under the capture hook, the helper's own line is recorded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

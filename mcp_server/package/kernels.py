@@ -9,8 +9,6 @@ static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or `tmp1 = tl.full([1], 0.7, tl.f
 (torch/_inductor/codegen, 2.8-2.15).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ cases, in which a size outside it is only suspicious:
   2.13), which lowers the upper bound to 4096 // k (seen in torch 2.11, 2.13 and 2.15, not in 2.8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

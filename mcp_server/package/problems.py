@@ -1,7 +1,5 @@
 """Checks that a file can be read as a package, and in only one way. Errors name the kind of file."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A defect is shown by lanes evaluated as the kernel would evaluate them, never by
 on loaded data, on a branch, or on code that was not understood is left open.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

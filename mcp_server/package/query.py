@@ -4,8 +4,6 @@ Nothing runs. Lists of launch numbers are cut to their first 100 (backward slice
 beside them include all launches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

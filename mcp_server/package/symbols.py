@@ -3,8 +3,6 @@
 A bound such as `ks0` is resolved to the launch's argument, its symbol, input dimension and allowed range.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A package with derived data for queries, computed on first use and cached."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath

@@ -5,8 +5,6 @@ against wrappers of 2.8, 2.11, 2.13 and 2.15. An unknown statement becomes a pro
 never skipped silently.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Rebuilds a package with launch probes or sanitizers. The user's file is never changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -6,8 +6,6 @@ Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock`
 `<key>.building/` is the work directory. If the builder died, the next sweep removes that directory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ avoids compiling the wrapper, which takes most of the time of a rebuild. If the 
 kernel through a relocation, the package is rebuilt instead.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

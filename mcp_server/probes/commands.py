@@ -4,8 +4,6 @@ A package is untrusted. From the compile command that its wrapper records, only 
 are used, and never the path of a compiler, a plugin, a response file or a linker script.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

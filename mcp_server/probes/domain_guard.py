@@ -4,8 +4,6 @@ A guard leaves an operand inside the domain unchanged, so only results that were
 C++ one template serves numbers and vectors; integers and NaN stay as they are.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -5,8 +5,6 @@ kernels keep their machine code, weights need not pass through a compiler, and d
 before.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

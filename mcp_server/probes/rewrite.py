@@ -6,8 +6,6 @@ bound to variables, so that a probe can see them. They are destroyed at the end 
 original statement would have destroyed them.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ thread that waits for a lock, because only its registers say where a frame of un
 wait for a lock, unlike some system calls, continues after a stop.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

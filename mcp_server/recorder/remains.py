@@ -3,8 +3,6 @@
 Its addresses become functions and source lines, using the symbols and debug information of its files.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import struct

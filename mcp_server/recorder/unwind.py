@@ -4,8 +4,6 @@ Searching the stack for return addresses would also find calls that have ended, 
 library that is not on this machine, the frame pointers are followed, which generated code keeps.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_right
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The page includes a text for an issue tracker. A bundle is a zip, which `read_source` reads back.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The context of a tool call: directory, interpreter, children, leases and cost."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -8,8 +8,6 @@ torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of Slurm
 (src/plugins/launch/slurm). A launcher puts no rank before its own lines.
 """
 
-from __future__ import annotations
-
 import ctypes
 import io
 import os

@@ -3,8 +3,6 @@
 It never imports torch, and so starts in well under a second. Workloads run in the worker.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Handles standard streams that are closed, full or unread, and formats the server's log on stderr."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -2,8 +2,6 @@
 clients, and errors that say what to send instead.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

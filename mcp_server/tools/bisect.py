@@ -1,7 +1,5 @@
 """`bisect`: finds the compiler decision that makes a program fail, and a workaround."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

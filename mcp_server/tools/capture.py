@@ -1,7 +1,5 @@
 """`capture`: runs the user's program once, with the hook that records the program's use of AOTInductor."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

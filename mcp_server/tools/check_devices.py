@@ -1,7 +1,5 @@
 """`check_devices`: compares machine, package and inputs before anything runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

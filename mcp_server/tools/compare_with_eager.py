@@ -1,7 +1,5 @@
 """`compare_with_eager`: compares a package with its exported program, and finds the wrong launches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiles an exported program: under chosen flags, or with provenance for analysis."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

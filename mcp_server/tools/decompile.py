@@ -1,7 +1,5 @@
 """`decompile`: writes a package as a PyTorch program, and compares the outputs of both."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`every_launch`: judges every launch of a call alone, on correct inputs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

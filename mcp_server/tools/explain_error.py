@@ -3,8 +3,6 @@
 Runs nothing. With a package, an index assertion is traced to its launch, its bound and the index's source.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The methods are compute-sanitizer, core dumps, the journal and sanitized CPU kernels.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Finds the launch and line of a package in which a thread of a process is, and what it waits for."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`inspect_package`: reads a package without running it, as an overview or to answer a question."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

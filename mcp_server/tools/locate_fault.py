@@ -1,7 +1,5 @@
 """`locate_fault`: finds the launch, argument, generated line and producer behind a memory fault."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """What this machine has, what the tools need from it (`doctor`), and whether a package fits it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -3,8 +3,6 @@
 Several core files in a folder are grouped by what they have in common.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 

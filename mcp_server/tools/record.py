@@ -1,7 +1,5 @@
 """`record`: writes a package or a preloaded library that keeps the latest calls. `recordings`: lists them."""
 
-from __future__ import annotations
-
 import os
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`reduce`: a small script that fails in the same way as a program."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Requests to the worker: from workloads, and from captured calls that are replayed."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import cast

@@ -1,7 +1,5 @@
 """`run_deterministic`: repeats a workload under flags that make a fault show where it happens."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Looks several times at a running process: which threads stay in a package, and what they wait for."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 This needs neither a reduced program nor a second export. `bisect` finds which pass or lowering is at fault.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

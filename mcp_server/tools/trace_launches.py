@@ -1,7 +1,5 @@
 """`trace_launches`: lists every launch of a run with its arguments, and the one at which the run ended."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fault is a change of a call, a model, a package or the program around it, with its answer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Faults of a call: the value, type, layout, size, number or order of its inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

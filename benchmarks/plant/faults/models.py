@@ -1,7 +1,5 @@
 """Faults of a model: a mistake in its source, or in its weights."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from pathlib import Path

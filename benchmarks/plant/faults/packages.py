@@ -1,7 +1,5 @@
 """Faults of a package's file and of the program around it."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 

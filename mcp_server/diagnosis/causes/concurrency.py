@@ -1,7 +1,5 @@
 """Threads that share a model loaded for one thread, threads that wait for each other, changed inputs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@
 another shape gives wrong numbers or overruns the constant's memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The user's own operators and Triton kernels: broken promises, exceptions, and wrong sums."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ of an argument is in the exported program, not in the package, whose code has a 
 A tensor in such a place, for example a mask where the export had None, is one input too many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

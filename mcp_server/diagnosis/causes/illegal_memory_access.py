@@ -1,7 +1,5 @@
 """Bad accesses shown by a checker, the journal, a signal, or the code of a kernel without a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The call compared with what the package was compiled for: devices, dtypes, shapes, strides and order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

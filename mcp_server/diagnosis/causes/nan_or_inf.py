@@ -1,7 +1,5 @@
 """NaN and infinity: the first bad value of a watched call, and NaN used as an index."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

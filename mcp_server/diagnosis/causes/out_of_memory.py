@@ -4,8 +4,6 @@ The error of a request shows only the launch that asked last. The capture hook s
 outputs whose memory is still in use, and packages that were not released.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from math import prod

@@ -1,7 +1,5 @@
 """What the program did to memory that a call reads or returns, from the log of memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

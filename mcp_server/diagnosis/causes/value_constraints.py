@@ -1,7 +1,5 @@
 """Values that do not fit: a data-dependent size, a zero divisor, a dtype that is too narrow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Outputs that differ: from run to run, from eager mode, or from the expectation of the program's check."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Interventions, their trials, and the sentences that report the results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum

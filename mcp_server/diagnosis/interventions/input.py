@@ -15,8 +15,6 @@ Python numbers among the inputs cannot be changed: `AOTICompiledModel.__call__` 
 (torch/export/pt2_archive/_package.py, 2.8-2.15), and the generated code has the numbers as literals.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Interventions on a launch: change its kernel in a copy of the package, or run it in eager mode."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ repeated until the result is clear. A plan of calls runs in one process. If a ca
 one continues the plan.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Changes of source: of the user's program, tried in its process at its end, or of a decompiled package."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import replace
 from pathlib import Path

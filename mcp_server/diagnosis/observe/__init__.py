@@ -1,7 +1,5 @@
 """The base of all observations, and the time limits of their runs."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

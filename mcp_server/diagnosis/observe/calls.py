@@ -1,7 +1,5 @@
 """Repeats the program's call: plain, checked, several times, and operator by operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Each function reads the text of a file and returns it with a mistake corrected. 
 shows whether it was a mistake.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """Walks from a failed index check or a bad value back to its origin, and finds changes to try there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs a host again with the memory filled that it freed or never wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

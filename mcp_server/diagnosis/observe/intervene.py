@@ -1,7 +1,5 @@
 """Makes the failing call with one thing changed, and with its custom operators watched."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds and repairs defects in the code of kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import dedent

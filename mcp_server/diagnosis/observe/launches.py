@@ -1,7 +1,5 @@
 """Watching launches: their values, journal and bad accesses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced

@@ -1,7 +1,5 @@
 """Runs the user's program under the hook, or looks at one that is running."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import re

@@ -3,8 +3,6 @@
 For a correction, Python and Triton read another text of one file (`corrections`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Facts known before the call is made, from package, exported program, inputs and machine."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Sequence

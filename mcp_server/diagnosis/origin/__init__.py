@@ -4,8 +4,6 @@
 `Origin`.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -5,8 +5,6 @@ ends of the good values. A condition is verified by evaluation on both sides. In
 2^48: beyond, nearly every sum overflows.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

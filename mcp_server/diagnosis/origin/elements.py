@@ -5,8 +5,6 @@ depends on, and launch probes saved these. A sum that overflowed its type is com
 precision, which gives its size, and the largest elements with which it would not overflow.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

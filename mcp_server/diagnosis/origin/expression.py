@@ -1,7 +1,5 @@
 """Writes a value as an expression of the model's tensors, across launches that compute elementwise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from mcp_server.diagnosis.origin import Operand

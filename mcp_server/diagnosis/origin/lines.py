@@ -4,8 +4,6 @@
 p.log()`, `torch.log_softmax` for the logarithm of a softmax, a separate name for a divisor.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

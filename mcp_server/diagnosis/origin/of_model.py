@@ -1,7 +1,5 @@
 """Describes the fault at an origin: layer, operation, the element that stands out, and its correction."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

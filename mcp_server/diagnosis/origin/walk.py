@@ -6,8 +6,6 @@ products, until no operand has it. An operator outside the generated code is ass
 that has exactly the same value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

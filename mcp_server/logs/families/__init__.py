@@ -1,7 +1,5 @@
 """The table of all error families, in order of precedence: if two rows match a line, the first one counts."""
 
-from __future__ import annotations
-
 import difflib
 
 from . import compiling, device, host, inputs, loading

@@ -4,8 +4,6 @@ Texts: fx/experimental/symbolic_shapes.py, _inductor/{__init__,exc,codecache,com
 torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 """
 
-from __future__ import annotations
-
 from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Naming, Table
 
 TABLE = Table("compile")

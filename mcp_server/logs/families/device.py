@@ -4,8 +4,6 @@ Texts: torch 2.8-2.15 (c10/cuda, ATen/cuda, aoti_runtime/device_utils.h, model_b
 its Xid lines (docs.nvidia.com/deploy/xid-errors).
 """
 
-from __future__ import annotations
-
 from mcp_server.model import Category
 
 from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Naming, Table

@@ -1,7 +1,5 @@
 """Errors of the host process: crashes, the heap, memory, files, limits, and the user's own script."""
 
-from __future__ import annotations
-
 from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Table
 
 

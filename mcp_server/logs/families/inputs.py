@@ -5,8 +5,6 @@ _tree_utils.py, model_container_runner.cpp, the proxy executor (oss_proxy_execut
 torch/_library and the dispatcher of torch 2.8-2.15.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Naming, Table

@@ -4,8 +4,6 @@ Texts: model_package_loader.cpp, model_container.h, model_container_runner.cpp, 
 _package.py and nn/modules/module.py of torch 2.8-2.15, and the texts of the dynamic linker.
 """
 
-from __future__ import annotations
-
 from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Naming, Table
 
 TABLE = Table("load")

@@ -4,8 +4,6 @@ If a loop over `x0` uses `x0 // 32` and `x0 % 32`, these are two axes. The index
 axes times strides, which describes a view of the tensor.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

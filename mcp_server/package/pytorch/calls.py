@@ -3,8 +3,6 @@
 `Alone` is one launch that can be repeated by itself, with arguments that a probe recorded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

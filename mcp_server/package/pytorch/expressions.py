@@ -1,7 +1,5 @@
 """Torch expressions in the text of a function: their names, axes and types, and operators on them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A tensor is a result if the launch fills it and nothing else uses it under anoth
 made in place.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

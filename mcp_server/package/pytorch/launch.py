@@ -3,8 +3,6 @@
 `Lifetimes` says which results may be new tensors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Where code cannot be written, the program raises an error with the reason; nothi
 the package become identifiers; its other text appears only in comments and quotes.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 All names from the package become identifiers.
 """
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import re

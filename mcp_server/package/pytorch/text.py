@@ -5,8 +5,6 @@ Besides torch, a program needs a few short functions, and includes only those th
 Its weights are a safetensors file, copied from the package's library, blob or weight files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

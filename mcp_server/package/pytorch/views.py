@@ -3,8 +3,6 @@
 `Memory` says which tensor a load reads. `Structures` says which terms of a kernel are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -9,8 +9,6 @@ smallest or largest: a sum of multiples of digits has its extremes there. If suc
 last unmasked iteration of each loop is tried instead.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

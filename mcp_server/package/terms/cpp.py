@@ -5,8 +5,6 @@ and a loop over the lanes of a vector (`x0_inner`) counts as its first lane. If 
 all names in it have unknown values from there on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

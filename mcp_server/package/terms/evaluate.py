@@ -4,8 +4,6 @@ Transcendental functions are computed in double precision and then rounded. The 
 differ from that of the vector library, so compare a computed value with the recorded one.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import struct

@@ -4,8 +4,6 @@ Rounding to a type is monotone, so the ends of an interval are computed in the s
 that is not in the tables may return any value.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping

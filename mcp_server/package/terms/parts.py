@@ -5,8 +5,6 @@
 value, the wrap of negative indices, an unrolled reduction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ Sizes have the form that `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15
 rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ grows by the same step in each iteration or accumulates a reduction. Names that 
 are not understood.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The functions at the end read a kernel's source: its function, its parameters and their types.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap
