@@ -142,62 +142,87 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         return []
     if unseen_symptom(case):
         return _to_see_the_symptom(arguments, case)
-    failing = workload_arguments(case.workload) if case.failure_of("plain") == "none" else arguments
-    repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=failing)
-    if best is None and _only_built(case):
+    if best is None:
+        return _without_suspect(arguments, case.workload, case)
+    steps = _of_suspect(best, arguments, case.workload, case)
+    return [*_of_category(best, arguments, case), *reduction(best, case)] if steps is None else steps
+
+
+def _repeated(arguments: Arguments, case: DiagnosisState) -> NextStep:
+    if case.workload is not None and case.failure_of("plain") == "none":
+        arguments = workload_arguments(case.workload)
+    return NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
+
+
+def _without_suspect(arguments: Arguments, workload: Workload, case: DiagnosisState) -> list[NextStep]:
+    """Make the failing call, if it was not made. If the call is healthy, look for another symptom."""
+    if _only_built(case):
         given = {**arguments, "inputs": INPUTS}
         return [NextStep(why="call it with the inputs that fail", tool="diagnose", arguments=given)]
-    if best is None and not case.runs:
+    if not case.runs:
         return _with_other_argument(arguments, case)
-    if best is None and not_called(case):
+    if not_called(case):
         why = "in your program, add torch.save([x1, x2], FILE) right before the failing call; then run"
         return [NextStep(why=why, tool="diagnose", arguments={**arguments, "inputs": INPUTS})]
-    if best is None and case.never_reached and case.ended_well:
+    if case.never_reached and case.ended_well:
         why = "diagnose the program that calls the package"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
-    if best is None and not case.healthy:
-        return [repeated]
-    if best is None:
-        of_package = isinstance(case.workload, PackageWorkload)
-        step = _program_step("if calls fail only inside your program, diagnose that program", case)
-        slow = _with_symptom("slow", "if a call is too slow, find what costs time", case.workload)
-        first = [step] if of_package else []
-        if case.symptom.seen is None and case.outputs_nan:
-            first = [_with_symptom("nan", "if the NaN is not meant, find its origin", case.workload)]
-        return [*first, slow] if of_package and case.symptom.seen is None else first
+    if not case.healthy:
+        return [_repeated(arguments, case)]
+    steps = []
+    if case.symptom.seen is None and case.outputs_nan:
+        steps = [_with_symptom("nan", "if the NaN is not meant, find its origin", workload)]
+    elif isinstance(workload, PackageWorkload):
+        steps = [_program_step("if calls fail only inside your program, diagnose that program", case)]
+    if case.symptom.seen is None and isinstance(workload, PackageWorkload):
+        steps.append(_with_symptom("slow", "if a call is too slow, find what costs time", workload))
+    return steps
+
+
+def _of_suspect(
+    best: Suspect, arguments: Arguments, workload: Workload, case: DiagnosisState
+) -> list[NextStep] | None:
+    """Return the steps for this suspect. None: the tool of its category shows most."""
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs are wrong for no visible reason. The exported program or the right weights show the cause.
-        meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
-        why = "try the intended weights"
-        return [*_readings(arguments, case), NextStep(why=why, tool="try_fix", arguments=meant)]
-    steps: list[NextStep] = []
+        step = _with_weights("try the intended weights", arguments, expect=str(case.symptom.expect))
+        return [*_readings(arguments, case), step]
     if best.only_in_program and best.observed and best.category == "wrong_output":
-        return steps  # the call is right when made alone
+        return []  # the call is right when made alone
     if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
-        return [_with_symptom("nan", "prove it, if this is a fault", case.workload)]
+        return [_with_symptom("nan", "prove it, if this is a fault", workload)]
     if best.category == "hang" and best.guilty.kind == "script":
         # The process hangs outside the package, where no tool looks.
-        more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
+        more = {**workload_arguments(workload), "timeout_s": min(86_400.0, 4 * workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
-        # For example, torch.save(dict(program.state_dict), FILE) writes them to a file.
-        meant = {**_of_call(arguments), "constants": STATE_DICT}
-        if case.failure_of("plain") == "differs":  # the package alone does not fail
-            meant["expect"] = str(case.symptom.expect or RIGHT_OUTPUTS)
+        alone = case.failure_of("plain") != "differs"  # the package fails by itself
+        expect = {} if alone else {"expect": str(case.symptom.expect or RIGHT_OUTPUTS)}
         why = "save the intended weights with torch.save, and repeat the call with them"
-        return [NextStep(why=why, tool="try_fix", arguments=meant)]
+        return [_with_weights(why, arguments, **expect)]
     if best.category == "wrong_output" and best.guilty.kind == "script":
-        return steps  # the package agrees with its program, so no launch or operator is wrong
+        return []  # the package agrees with its program, so no launch or operator is wrong
+    repeats = TOOLS.get(best.category, ("", ""))[0] == "run_deterministic"
+    return [] if repeats and case.call is None and not case.calls else None  # nothing that could be repeated
+
+
+def _with_weights(why: str, arguments: Arguments, **expect: str) -> NextStep:
+    """Try the call with other weights, as written by torch.save(dict(program.state_dict), FILE)."""
+    arguments = {**_of_call(arguments), "constants": STATE_DICT, **expect}
+    return NextStep(why=why, tool="try_fix", arguments=arguments)
+
+
+def _of_category(best: Suspect, arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
+    """Call the tool that shows most about the category, unless its result is known."""
     tool, why = TOOLS.get(best.category, ("", ""))
-    if tool == "run_deterministic" and case.call is None and not case.calls:
-        return steps  # nothing was called that could be repeated
     known = bool(case.wrong_launches) and tool == "dump_kernel_io"
-    if tool and SHOWN_BY.get(tool) not in case.done and not known:
-        takes_it = tool in ANY_WORKLOAD or "package" in arguments
-        if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:
-            arguments = {**arguments, "inputs": INPUTS}
-        steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
-    return [*steps, *reduction(best, case)]
+    if not tool or known or SHOWN_BY.get(tool) in case.done:
+        return []
+    if tool not in ANY_WORKLOAD and "package" not in arguments:
+        return [_repeated(arguments, case)]
+    if tool in NEEDS_INPUTS and "inputs" not in arguments:
+        arguments = {**arguments, "inputs": INPUTS}
+    return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 
 def _program_step(why: str, case: DiagnosisState) -> NextStep:
