@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
+from mcp_server.jobs.gpus import Clock
 from mcp_server.logs.captured import CapturedCompile, StoppedAt
 from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
 from mcp_server.logs.families import BY_ID, Advice
@@ -212,70 +214,91 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     if "script_error" not in root.candidates and raised_by_program(root, source, case):
         yield _own_error(root, source, case)
         return
-    admitted = [c for c in root.candidates if not _excluded(c, case)]
-    if not admitted and "unclassified" in root.family.tags:
-        return
-    admitted = admitted or [*root.candidates]
     folder = folder_of_library(case) if root.family.id == "library_missing" else None
-    admitted = ["toolchain"] if folder is not None else admitted
-    if source == "script" and case.died_outside and "script_error" not in admitted:
-        admitted.append("script_error")  # a kernel damaged memory, or native code of the program failed
-    several, raised = len(admitted) > 1, root.exception
-    # The statement may have got a wrong result from a package, which a log cannot tell.
-    of_values = root.family.id == "script_exception" and raised is not None
-    if raised is not None and of_values:
-        of_torch = raised.type in _OF_VALUES or raised.type.startswith("torch.")
-        of_values = of_torch and _OF_DEVICE not in raised.message
-    survived = case.workload is None and (not facts.fatal or of_values)
+    admitted = _admitted(root, source, folder, case)
+    several = len(admitted) > 1
+    survived = case.workload is None and _may_go_on(root, facts)
     alone = case.workload is None and (several or survived)
+    invalid = _of_invalid_package(root, case)
+    # The kernel that the text names, if any.
+    kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
+    place = next(iter(facts.locations), None)
+    # A rejection without a name is no proof of guilt.
+    unread = root.family.id == "input_count" and case.package is None
+    shows = not several and case.workload is not None and not (invalid or unread)
     for category in admitted:
         guilty = _party(category, root, facts, case)
         at = _stopped_at(root, case) if category == "compile_failure" else None
         compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
-        # The kernel that the text names, if any.
-        kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
-        place = next(iter(facts.locations), None)
-        # A rejection without a name is no proof of guilt.
-        invalid = _of_invalid_package(root, case)
-        unread = root.family.id == "input_count" and case.package is None
-        proves = guilty.name and not several and case.workload is not None and not (invalid or unread)
-        late = root.family.stage == "export" and isinstance(case.failing_phase, CapturedCompile)
-        summary = f"{'The export passed. ' if late else ''}{as_sentence(root)}{invalid}"
-        if alone and not several:
-            summary = f"{summary} This is the cause if this error ended the program."
-        elif several and not alone:
-            summary = "The error text alone does not name the cause."
-            summary = _AT_COMPILE if case.only_compiled and root.family.late else summary
-        advice = action(root, category)
-        if root.family.id == "input_count" and case.compiled_inputs:
-            advice += f". The package takes {taken(case.compiled_inputs)}"
-        if folder is not None:
-            advice = PRESENT.format(library=root.fields["library"], folder=folder)
+        advice = _advice(category, root, folder, case)
         suspect = Suspect(
             category=category,
             guilty=guilty,
-            summary=summary,
+            summary=_summary(root, invalid, several, alone, case),
             level=BY_CATEGORY[category][1] if category == admitted[0] else CausalLevel.SYMPTOM,
             evidence=(evidence_of(root, source), *compiler_at),
             crashing=Component(kind="kernel", name=kernel, generated_location=place) if kernel else None,
             fix=Fix(text=advice) if not several else None,
-            refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
+            refusal=BY_FAMILY.get(root.family.id, "") if guilty.name and shows else "",
             harmful=case.failed,
             weak=several or survived or bool(invalid) or refused_alone(root, case),
             settle="" if not alone else OF_SEVERAL if several else open_question(case),
             observed=len(root.candidates) == 1 or folder is not None,
         )
-        of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
-        corrected = case.users_changes.get(("", root.family.id))
-        change = case.source_change if category in of_model else corrected
-        if change is not None:
-            fix = Fix(text=advice, before=change.before_code or None, after=change.after_code or None)
-            if change.is_experiment:
-                fix = Fix(text=_with_attempts(advice, case))
-            suspect = replace(suspect, intervention=change, fix=fix if change.after_code else suspect.fix)
-        elif category == "compile_failure" and suspect.fix is not None:
-            suspect = replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
-        yield suspect
+        yield _with_change(suspect, advice, root, case)
+
+
+def _admitted(root: ErrorFact, source: str, folder: Path | None, case: DiagnosisState) -> list[Category]:
+    """Return the categories that the text allows and that no observation rules out."""
+    admitted = [c for c in root.candidates if not _excluded(c, case)]
+    if not admitted and "unclassified" in root.family.tags:
+        return []
+    admitted = ["toolchain"] if folder is not None else admitted or [*root.candidates]
+    if source == "script" and case.died_outside and "script_error" not in admitted:
+        admitted.append("script_error")  # a kernel damaged memory, or native code of the program failed
+    return admitted
+
+
+def _may_go_on(root: ErrorFact, facts: LogFacts) -> bool:
+    """Whether a log with this error does not show that the program ended, or that the statement is wrong."""
+    raised, of_values = root.exception, False
+    if root.family.id == "script_exception" and raised is not None:
+        # The statement may have got a wrong result from a package, which a log cannot tell.
+        of_torch = raised.type in _OF_VALUES or raised.type.startswith("torch.")
+        of_values = of_torch and _OF_DEVICE not in raised.message
+    return not facts.fatal or of_values
+
+
+def _summary(root: ErrorFact, invalid: str, several: bool, alone: bool, case: DiagnosisState) -> str:
+    if several and not alone:
+        unnamed = "The error text alone does not name the cause."
+        return _AT_COMPILE if case.only_compiled and root.family.late else unnamed
+    late = root.family.stage == "export" and isinstance(case.failing_phase, CapturedCompile)
+    ended = " This is the cause if this error ended the program." if alone and not several else ""
+    return f"{'The export passed. ' if late else ''}{as_sentence(root)}{invalid}{ended}"
+
+
+def _advice(category: Category, root: ErrorFact, folder: Path | None, case: DiagnosisState) -> str:
+    if folder is not None:
+        return PRESENT.format(library=root.fields["library"], folder=folder)
+    inputs = case.compiled_inputs if root.family.id == "input_count" else ()
+    takes = f". The package takes {taken(inputs)}" if inputs else ""
+    return f"{action(root, category)}{takes}"
+
+
+def _with_change(suspect: Suspect, advice: str, root: ErrorFact, case: DiagnosisState) -> Suspect:
+    """Return the suspect with the change of the program that was seen to help, or got furthest, if any."""
+    of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
+    corrected = case.users_changes.get(("", root.family.id))
+    change = case.source_change if suspect.category in of_model else corrected
+    if change is not None:
+        fix = Fix(text=advice, before=change.before_code or None, after=change.after_code or None)
+        if change.is_experiment:
+            fix = Fix(text=_with_attempts(advice, case))
+        return replace(suspect, intervention=change, fix=fix if change.after_code else suspect.fix)
+    if suspect.category == "compile_failure" and suspect.fix is not None:
+        return replace(suspect, fix=Fix(text=_with_attempts(suspect.fix.text, case)))
+    return suspect
 
 
 PRESENT = (
@@ -288,8 +311,15 @@ MOST_FOLDERS = 2000
 def folder_of_library(case: DiagnosisState) -> Path | None:
     """The folder of a library that the loader does not find, if below that of the script or the run."""
     names = {root.fields["library"] for _, root in case.own_roots if root.family.id == "library_missing"}
-    work = case.workload if names and isinstance(case.workload, ScriptWorkload) else None
-    folders = [work.script.resolve().parent, Path(work.cwd or ".")] if work is not None else []
+    if not names or not isinstance(case.workload, ScriptWorkload):
+        return None
+    folders = case.workload.script.resolve().parent, Path(case.workload.cwd or ".")
+    return _folder_with(frozenset(names), folders, case.clock)
+
+
+@lru_cache(maxsize=1)
+def _folder_with(names: frozenset[str], folders: tuple[Path, ...], _diagnosis: Clock) -> Path | None:
+    """Search once for each diagnosis, which its clock identifies: later, the files may be others."""
     walked = islice(chain.from_iterable(map(os.walk, folders)), MOST_FOLDERS)
     return next((Path(folder).resolve() for folder, _, files in walked if names.intersection(files)), None)
 
