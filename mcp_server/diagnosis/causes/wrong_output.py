@@ -9,7 +9,7 @@ from pathlib import Path
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.constants import programs_values
 from mcp_server.diagnosis.causes.input_mismatch import size_is_open
-from mcp_server.diagnosis.causes.out_of_memory import KEEP_LESS, largest_buffer
+from mcp_server.diagnosis.causes.out_of_memory import KEEP_LESS, SEVERAL, largest_buffer
 from mcp_server.diagnosis.causes.value_constraints import EVALUATION, EXTREME, extreme_parts
 from mcp_server.diagnosis.components import (
     component,
@@ -28,7 +28,8 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
 from mcp_server.logs.captured import Captured, CapturedLoad
-from mcp_server.model import Category, Component, Fix, PackageWorkload
+from mcp_server.model import Category, Component, Evidence, Fix, PackageWorkload
+from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import EPSILON
 from mcp_server.plurals import capitalized, counted, listed, quoted
 from mcp_server.tools.compare_with_eager import Changed, Kind, Repeats
@@ -62,35 +63,42 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     training = op in _TRAINING
     if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
         return
-    fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
-    if training and EVALUATION not in case.trials:
-        fix = Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
-    elif training:  # the reference is random, too: outputs also differ in evaluation mode
-        fix = Fix(text=SEEDED, after="torch.manual_seed(0)")
-    summary = (
-        f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
-    )
-    summary += "of any reference that draws different numbers, or none."
     facts = [seen("inspect_package", f"launch {launch.index} is {launch.kernel}")]
     if diverges:
         facts.append(seen("run", "the outputs differ from what they are compared with"))
-    else:  # the dropout is probably unintended, but nothing in the package shows that
-        summary = (
-            f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
-        )
-        summary += ", and returns different outputs each time." if case.differs_in("second") else "."
     yield _Wrong(
         guilty=component(
             "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
         ),
-        summary=summary,
+        summary=_of_draws(launch, op, diverges, case),
         level=CausalLevel.STATE,
         evidence=tuple(facts),
-        fix=fix,
+        fix=_without_draws(op, case),
         harmful=case.failed or not diverges,
         weak=not diverges,
         settle="This is the fault unless dropout is meant to stay on: export in evaluation mode to see.",
     )
+
+
+def _of_draws(launch: Launch, op: str, diverges: bool, case: DiagnosisState) -> str:
+    if diverges:
+        draws = (
+            f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those"
+        )
+        return f"{draws} of any reference that draws different numbers, or none."
+    # The dropout is probably unintended, but nothing in the package shows that.
+    drops = f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
+    return f"{drops}{', and returns different outputs each time' if case.differs_in('second') else ''}."
+
+
+def _without_draws(op: str, case: DiagnosisState) -> Fix:
+    if op not in _TRAINING:
+        return Fix(
+            text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model"
+        )
+    if EVALUATION not in case.trials:
+        return Fix(text="export the model in evaluation mode", before="model", after="model.eval()")
+    return Fix(text=SEEDED, after="torch.manual_seed(0)")  # in evaluation mode, outputs differed too
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
@@ -380,9 +388,6 @@ def _costs(suspect: Suspect, of: str, fix: str, fact: str = "", party: Component
     )
 
 
-SEVERAL = 3  # loads of one package, or held outputs, that exceed a program's needs
-
-
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     """Outputs that differ from the expected ones, ranked after all suspects that explain this."""
     yield from _extreme_inputs(case)
@@ -390,15 +395,8 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
     expected, checked = plain.last(events.ComparedExpected), plain.last(events.CheckFacts)
-    facts = []
     outputs = expected.outputs if expected is not None and expected.given else []
-    for output in outputs:
-        if not output.changed:
-            continue
-        first = output.first[0]
-        place = f"at {list(first.index)} it is {first.after} where {first.before} is expected"
-        changed = f"differs in {output.changed} of {output.elements} elements ({place})"
-        facts.append(seen("run", f"output {output.output} {changed}"))
+    facts = [seen("run", _departs(output)) for output in outputs if output.changed]
     refused = checked is not None and checked.status
     if checked is not None and refused:
         said = f": {quoted(checked.text.splitlines()[-1], 200)}" if checked.text else ""
@@ -406,16 +404,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     if not facts:
         return
     if not refused and (coarse := _by_rounding(outputs, case)):
-        yield _Wrong(
-            guilty=component("package", ""),
-            summary=f"The call returns, and {facts[0].fact}. {coarse}",
-            level=CausalLevel.SYMPTOM,
-            evidence=tuple(facts),
-            settle="compare_with_eager computes in float64, and so distinguishes rounding from a fault.",
-            fix=Fix(text="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
-            weak=True,
-            observed=False,
-        )
+        yield _rounded(facts, coarse)
         return
     own = case.by_source.own_source if case.by_source is not None else ""
     # A check command that fails even on correct outputs would give the same result.
@@ -427,6 +416,26 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         f"{alone if case.symptom.expect is None else ''}",
         level=CausalLevel.SYMPTOM,
         evidence=(*facts, *([seen("decompile", own)] if own else [])),
+        observed=False,
+    )
+
+
+def _departs(output: events.OutputChange) -> str:
+    first = output.first[0]
+    place = f"at {list(first.index)} it is {first.after} where {first.before} is expected"
+    return f"output {output.output} differs in {output.changed} of {output.elements} elements ({place})"
+
+
+def _rounded(facts: Sequence[Evidence], coarse: str) -> Suspect:
+    """Outputs that differ by no more than their dtype may round."""
+    return _Wrong(
+        guilty=component("package", ""),
+        summary=f"The call returns, and {facts[0].fact}. {coarse}",
+        level=CausalLevel.SYMPTOM,
+        evidence=tuple(facts),
+        settle="compare_with_eager computes in float64, and so distinguishes rounding from a fault.",
+        fix=Fix(text="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
+        weak=True,
         observed=False,
     )
 
@@ -498,23 +507,30 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     if compared is None:
         return
     if not compared.equal and case.rounding is None:
-        worst = max((each.by or 0.0 for each in compared.outputs), default=0.0)
-        varies = case.program_varies
-        summary = f"The package differs from its own exported program on this call (by up to {worst:.3g})"
-        yield _Wrong(
-            guilty=_package(case),
-            summary=f"{summary}{', which returns different numbers in each run' if varies else ''}.",
-            level=CausalLevel.SYMPTOM,
-            evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
-            fix=Fix(
-                text=IN_ANY_ORDER if varies else "find the first launch that differs with compare_with_eager"
-            ),
-            harmful=case.failed,
-            observed=False,
-        )
-        return
-    if not case.plain_diverges:
-        return
+        yield _unlike_its_program(compared, case)
+    elif case.plain_diverges:
+        yield _unlike_the_reference(case)
+
+
+def _unlike_its_program(compared: events.Compared, case: DiagnosisState) -> Suspect:
+    worst = max((each.by or 0.0 for each in compared.outputs), default=0.0)
+    varies = case.program_varies
+    summary = f"The package differs from its own exported program on this call (by up to {worst:.3g})"
+    return _Wrong(
+        guilty=_package(case),
+        summary=f"{summary}{', which returns different numbers in each run' if varies else ''}.",
+        level=CausalLevel.SYMPTOM,
+        evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
+        fix=Fix(
+            text=IN_ANY_ORDER if varies else "find the first launch that differs with compare_with_eager"
+        ),
+        harmful=case.failed,
+        observed=False,
+    )
+
+
+def _unlike_the_reference(case: DiagnosisState) -> Suspect:
+    """The model's own kernel, or a program that compares with another model: package and program agree."""
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
@@ -527,7 +543,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         why = "the model computes something else, or these inputs or weights are not the intended ones."
     if len(own) == 1:
         why = f"{name}, the model's own kernel, computes something else."
-    yield _Wrong(
+    return _Wrong(
         guilty=component("kernel" if len(own) == 1 else "script", name, lines),
         summary=f"{capitalized(agree)}, but {differ}: {why}",
         level=CausalLevel.FAULT_SITE,
