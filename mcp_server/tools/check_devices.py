@@ -141,17 +141,9 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
     """
     env = workload.env if workload is not None else {}
     python = context.python_for(workload) if workload is not None else context.python
-    package: Package | None = None
+    package, broken = await _open(workload)
     passed: Given | None = None
-    broken: list[Problem] = []
-    why, undecided = "", ""
-    if isinstance(workload, PackageWorkload):
-        try:
-            package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
-        except PackageError as error:
-            fix = Fix(text=error.next_call) if error.next_call else None
-            what = error.what if error.value is None else f"{error.what}: {error.value}"
-            broken = [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
+    why = ""
 
     async def read_inputs() -> None:
         nonlocal passed, why
@@ -161,22 +153,14 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
     async with anyio.create_task_group() as tasks:  # each needs a process that imports torch
         tasks.start_soon(read_inputs)
         machine = await read_machine(context, env, python)
+    problems = broken or compiler_problems(machine)
     mismatches: list[Mismatch] = []
-    if not isinstance(workload, PackageWorkload):
-        problems, unknown = compiler_problems(machine), ["no package and no inputs were given"]
-    elif package is None:
-        problems, unknown = broken, ["the inputs were not checked: the package cannot be read"]
-    else:
-        problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
-        unknown = [f"inputs: {why}"] if why else []
-        undecided = why if workload.inputs is not None else ""
-        if passed is not None:
-            undecided = undecided if package.signature.known else UNKNOWN
-            loaded_on = workload.device_index if workload.device_index >= 0 else None
-            mismatches = [
-                *compare_structure(package.signature, passed.paths),
-                *compare_inputs(package.signature, passed.tensors, device_index=loaded_on),
-            ]
+    undecided = ""
+    if isinstance(workload, PackageWorkload) and package is not None:
+        problems = find_problems(package, machine, workload.device_index) + problems
+        mismatches = _mismatches(package, passed, workload)
+        if workload.inputs is not None:
+            undecided = why or ("" if package.signature.known else UNKNOWN)
     return DevicesChecked(
         summary=_summary(problems, mismatches, package, passed, undecided),
         machine=machine,
@@ -186,9 +170,39 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         problems=problems,
         # Facts that are no faults: fixed arguments, ignored leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
-        unknown=[*machine.unknown, *unknown],
+        unknown=[*machine.unknown, *_not_checked(workload, package, why)],
         undecided=f"inputs: {undecided}" if undecided else "",
     )
+
+
+async def _open(workload: Workload | None) -> tuple[Package | None, list[Problem]]:
+    """Return the package, or why it cannot be read. Neither for a workload of another kind."""
+    if not isinstance(workload, PackageWorkload):
+        return None, []
+    try:
+        return await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name), []
+    except PackageError as error:
+        fix = Fix(text=error.next_call) if error.next_call else None
+        what = error.what if error.value is None else f"{error.what}: {error.value}"
+        return None, [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
+
+
+def _mismatches(package: Package, passed: Given | None, workload: PackageWorkload) -> list[Mismatch]:
+    if passed is None:
+        return []
+    loaded_on = workload.device_index if workload.device_index >= 0 else None
+    return [
+        *compare_structure(package.signature, passed.paths),
+        *compare_inputs(package.signature, passed.tensors, device_index=loaded_on),
+    ]
+
+
+def _not_checked(workload: Workload | None, package: Package | None, why: str) -> list[str]:
+    if not isinstance(workload, PackageWorkload):
+        return ["no package and no inputs were given"]
+    if package is None:
+        return ["the inputs were not checked: the package cannot be read"]
+    return [f"inputs: {why}"] if why else []
 
 
 async def _read_inputs(

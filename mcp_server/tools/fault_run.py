@@ -25,7 +25,7 @@ from mcp_server.probes.build import with_probes
 from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.capture import workload_argv
-from mcp_server.tools.check_devices import from_leaves
+from mcp_server.tools.check_devices import Given, from_leaves
 from mcp_server.tools.kernel_io import unset_arguments
 from mcp_server.tools.machine import find_tool
 from mcp_server.tools.requests import run_request
@@ -95,14 +95,19 @@ class PackageTarget:
             unset=unset,
             prefix=prefix,
         )
-        given = done.last(events.Given)
-        leaves = given.leaves if given is not None else []
-        tensors = [replace(leaf, kind=leaf.kind or "tensor") for leaf in leaves if leaf.shape is not None]
-        flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
+        flat = _given_to(done).tensors
         if self.rebuilt is None:
             return FaultRun(done, Evidence(inputs=flat))
         ranges, launches = read_ranges(done.all(events.Argument)), read_journal_file(journal)
         return FaultRun(done, Evidence(journal=launches, synchronous=True, ranges=ranges, inputs=flat))
+
+
+def _given_to(run: WorkerRun) -> Given:
+    """Return the inputs of the call if all of them are tensors, else none."""
+    given = run.last(events.Given)
+    leaves = given.leaves if given is not None else []
+    tensors = [replace(leaf, kind=leaf.kind or "tensor") for leaf in leaves if leaf.shape is not None]
+    return from_leaves(tensors if len(tensors) == len(leaves) else [], None)
 
 
 async def prepare(context: Context, workload: PackageWorkload, options: Options) -> PackageTarget:

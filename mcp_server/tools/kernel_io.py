@@ -153,53 +153,78 @@ def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> Firs
     return _judged(found, received, model)
 
 
+@dataclass(frozen=True)
+class _Came:
+    """Where a bad value came from. `rest` is what the summary says after the value."""
+
+    element: OddElement
+    locations: list[ModelLocation]
+    rest: str
+    kind: Source = "kernel"
+    name: str = ""  # of the kernel if empty
+    producers: tuple[int, ...] = ()
+    inputs_were_good: bool | None = None
+
+
 def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
     """Find the origin of a bad value: the launch that wrote it, or the source that the launch read."""
-    element = argument.outside or argument.non_finite
-    assert element is not None, "only bad arguments are judged"
-    kind: Source = "kernel"
-    name, producers, locations = launch.kernel, list[int](), launch.locations
-    good: bool | None = None
-    known = model.launch(launch.launch)
-    if argument.when == "before":
-        verb, (kind, name, producers) = "got", _origin(launch, argument.name, model)
-        if kind == "constant":
-            element = _of_constant(element, argument, name, model)
-        origin = _label(model, name) if kind in ("input", "unset") else f"the {kind} {_label(model, name)}"
-        if producers:
-            locations = model.locations(producers[0])
-            origin += f" (launch {producers[0]}, whose values were not shown)"
-        needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
-        rest = f"{needed} in {argument.name}, which comes from {origin}"
-    else:
-        # The launch wrote it: none of the values that it read was seen to be bad.
-        verb = "wrote"
-        seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
-        if known is not None:
-            reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
-            # Minus infinity that it read may be a mask; this launch may have made other bad values from it.
-            masked = any(a.bad for a in launch.arguments if a.when == "before")
-            good = True if reads <= seen and not masked else None
-            if argument.outside is None:
-                locations = list(unbounded_first(model.provenance(known)).locations) or locations
-        rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
+    received = argument.when == "before"
+    came = (_received if received else _written)(launch, argument, model)
+    element, producers, name = came.element, list(came.producers), came.name or launch.kernel
     number = "" if launch.launch is None else f"launch {launch.launch}, "
+    found = f"{number}{launch.kernel}, {'got' if received else 'wrote'} {element.value}{element.place}"
     many = f" (one of {element.count:,})" if element.count and element.count > 1 else ""
     doubt = "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
     return FirstBad(
         what="outside" if argument.outside is not None else "non_finite",
-        kind=kind,
+        kind=came.kind,
         name=_label(model, name),
         argument=argument.name,
         launch=producers[0] if producers else launch.launch,
-        kernel=name if kind == "kernel" else launch.kernel,
+        kernel=name if came.kind == "kernel" else launch.kernel,
         element=element,
         producers=producers,
-        inputs_were_good=good,
+        inputs_were_good=came.inputs_were_good,
         perhaps_intended=argument.perhaps_intended,
-        locations=locations,
-        summary=f"{number}{launch.kernel}, {verb} {element.value}{element.place}{many}{rest}{doubt}",
+        locations=came.locations,
+        summary=f"{found}{many}{came.rest}{doubt}",
     )
+
+
+def _odd(argument: ArgumentValues) -> OddElement:
+    element = argument.outside or argument.non_finite
+    assert element is not None, "only bad arguments are judged"
+    return element
+
+
+def _received(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> _Came:
+    """The launch read the value: from an input, a constant, unset memory, or an earlier launch."""
+    element, locations = _odd(argument), launch.locations
+    kind, name, producers = _origin(launch, argument.name, model)
+    if kind == "constant":
+        element = _of_constant(element, argument, name, model)
+    origin = _label(model, name) if kind in ("input", "unset") else f"the {kind} {_label(model, name)}"
+    if producers:
+        locations = model.locations(producers[0])
+        origin += f" (launch {producers[0]}, whose values were not shown)"
+    needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
+    rest = f"{needed} in {argument.name}, which comes from {origin}"
+    return _Came(element, locations, rest, kind, name, tuple(producers))
+
+
+def _written(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> _Came:
+    """The launch wrote the value: none of the values that it read was seen to be bad."""
+    good, locations, known = None, launch.locations, model.launch(launch.launch)
+    seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
+    if known is not None:
+        reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
+        # Minus infinity that it read may be a mask; this launch may have made other bad values from it.
+        masked = any(a.bad for a in launch.arguments if a.when == "before")
+        good = True if reads <= seen and not masked else None
+        if argument.outside is None:
+            locations = list(unbounded_first(model.provenance(known)).locations) or locations
+    rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
+    return _Came(_odd(argument), locations, rest, inputs_were_good=good)
 
 
 def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model: PackageView) -> OddElement:

@@ -278,7 +278,7 @@ class Reduction:
 
 async def _verified(context: Context, failing: Failing, search: Reduction, *, complete: bool) -> Reduced:
     """Run the kept scripts, smallest first, until one fails in the same way under a plain interpreter."""
-    failure, workload = failing.failure, failing.target.workload
+    failure = failing.failure
     limit = "" if complete else " in this time (budget_s)"
     result = Reduced(
         outcome="not_reduced",
@@ -298,26 +298,39 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
         if result_of_script(finished, failure) != "same":
             notes.append(f"a reproduction of {cut.operators} operators did not fail alone")
             continue
-        real = {name: size for name, size in cut.tensors.items() if name not in plan.seeded}
-        if real:
-            notes.append("inputs.pt holds values of the workload")
-        if sum(real.values()) > PASSED_ON:
-            notes.append(f"the failure needs {sum(real.values())} bytes of real values")
+        update = _reproduced(context, failing, directory, finished, cut, plan)
         counts = f"{cut.operators} of {result.nodes_before} operators"
-        update = {
-            "outcome": "reduced",
-            "summary": f"{counts} still fail in the same way: {str(failure).rstrip('.')}.",
-            "command": shlex.join([str(context.python_for(workload)), str(directory / SCRIPT)]),
-            "exit_status": finished.returncode,
-            "files": _files(context, directory),
-            "nodes": _nodes(cut.nodes),
-            "real": sorted(real),
-            "seeded": sorted(plan.seeded),
-            "log": context.artifact(finished.output, "output of the reproduction"),
-        }
-        return result.model_copy(update={**update, "notes": notes, "cost": context.cost.cost()})
+        update["summary"] = f"{counts} still fail in the same way: {str(failure).rstrip('.')}."
+        update["notes"] = [*notes, *_of_values(cut, plan)]
+        return result.model_copy(update={**update, "cost": context.cost.cost()})
     why = list(dict.fromkeys(search.notes))[:MOST_NOTES]
     return result.model_copy(update={"notes": [*notes, *why], "cost": context.cost.cost()})
+
+
+def _reproduced(
+    context: Context, failing: Failing, directory: Path, finished: Finished, cut: events.Cut, plan: Plan
+) -> dict[str, object]:
+    """Return the fields of the result that the reproduction in `directory` gives."""
+    python = str(context.python_for(failing.target.workload))
+    return {
+        "outcome": "reduced",
+        "command": shlex.join([python, str(directory / SCRIPT)]),
+        "exit_status": finished.returncode,
+        "files": _files(context, directory),
+        "nodes": _nodes(cut.nodes),
+        "real": sorted(cut.tensors.keys() - set(plan.seeded)),
+        "seeded": sorted(plan.seeded),
+        "log": context.artifact(finished.output, "output of the reproduction"),
+    }
+
+
+def _of_values(cut: events.Cut, plan: Plan) -> list[str]:
+    """Say that the reproduction has values of the workload, and how many bytes if it needs many."""
+    real = [size for name, size in cut.tensors.items() if name not in plan.seeded]
+    notes = ["inputs.pt holds values of the workload"] if real else []
+    if sum(real) > PASSED_ON:
+        notes.append(f"the failure needs {sum(real)} bytes of real values")
+    return notes
 
 
 async def run_script(context: Context, target: Target, directory: Path) -> Finished:

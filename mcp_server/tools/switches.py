@@ -230,30 +230,20 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
     helping = await fewest(everything, alone, most_children(), wave.run)
     names = switched(wave.runs, helping)
     reason = f"none of {len(switched(wave.runs, everything))} options makes it disappear"
-    rounding = False
-    if names:
-        as_eager = failure.kind == "departs" and names != ROUNDED and bool(set(ROUNDED) & set(options))
-        again, *rounded = await wave.run([(), ROUNDED] if as_eager else [()])
-        rounding = failure.kind == "departs" and (names == ROUNDED or rounded == ["gone"])
-        helping = ROUNDED if rounding else helping
-        timed = (run.last(events.Timed) for run in (failing.attempt, *wave.runs.values()))
-        if again != "same" or not all(event.steady for event in timed if event is not None):
-            names, reason = (), "it is intermittent, from compile to compile or from call to call"
-    outcome: Outcome = "not_found"
-    summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
+    steady, rounding = await _confirmed(names, options, failing, wave) if names else (True, False)
+    if not steady:
+        names, reason = (), "it is intermittent, from compile to compile or from call to call"
     workaround = None
     if names:
-        outcome = "rounding" if rounding else "decision"
-        summary = ROUNDING if rounding else comes_from(failure, "switch", names)
-        code = workaround_lines(
-            {"configs": {name: options[name] for name in (helping if rounding else names)}}
-        )
-        cost = price(failing.attempt, wave.runs[helping])
-        workaround = Workaround(code=code, whole="gone", price=cost)
+        configs = {name: options[name] for name in (ROUNDED if rounding else names)}
+        cost = price(failing.attempt, wave.runs[ROUNDED if rounding else helping])
+        workaround = Workaround(code=workaround_lines({"configs": configs}), whole="gone", price=cost)
+    not_found = f"No option of the compiler was found behind the failure ({failure}): {reason}."
+    found = ROUNDING if rounding else comes_from(failure, "switch", names)
     last = list(wave.runs.values())[-1].finished.output
     return Bisected(
-        outcome=outcome,
-        summary=summary,
+        outcome="not_found" if not names else "rounding" if rounding else "decision",
+        summary=found if names else not_found,
         failure=failure,
         decisions=[Decision(kind="switch", name=name) for name in names if not rounding],
         workaround=workaround,
@@ -262,6 +252,18 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
         log=context.artifact(last, "output of the last compile"),
         cost=context.cost.cost(),
     )
+
+
+async def _confirmed(
+    names: Names, options: Mapping[str, object], failing: Failing, wave: Wave
+) -> tuple[bool, bool]:
+    """Compile again without the options. Return whether the failure is steady, and whether it is rounding."""
+    departs = failing.failure.kind == "departs"
+    as_eager = departs and names != ROUNDED and bool(set(ROUNDED) & set(options))
+    again, *rounded = await wave.run([(), ROUNDED] if as_eager else [()])
+    timed = (run.last(events.Timed) for run in (failing.attempt, *wave.runs.values()))
+    steady = again == "same" and all(event.steady for event in timed if event is not None)
+    return steady, departs and (names == ROUNDED or rounded == ["gone"])
 
 
 async def fewest(

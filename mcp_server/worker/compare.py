@@ -131,23 +131,33 @@ def compare_calls(
         cured += int((bad & ~remains).sum())
         left += int((bad & remains).sum())
         new += int((remains & ~bad).sum())
-        bad_rows = set(_rows(bad))
-        compared.append(
-            OutputChange(
-                output=place,
-                elements=now.numel(),
-                changed=int(changed.sum()),
-                innocent=int(innocent.sum()),
-                first=_first(old, now, changed),
-                first_innocent=_first(old, now, innocent),
-                rows=tuple(_rows(changed)[:MOST_ROWS]),
-                innocent_rows=tuple(row for row in _rows(innocent) if row not in bad_rows)[:MOST_ROWS],
-            )
-        )
+        compared.append(_change(place, old, now, changed, innocent, bad))
     if len(before) != len(after):
         counts = "{} output tensors instead of {}".format(len(after), len(before))
         compared.append(OutputChange(len(compared), 0, counts))
     return Comparison(against, tuple(compared), cured, left, new)
+
+
+def _change(
+    place: int,
+    old: torch.Tensor,
+    now: torch.Tensor,
+    changed: torch.Tensor,
+    innocent: torch.Tensor,
+    bad: torch.Tensor,
+) -> OutputChange:
+    """Count and show the elements of an output that changed, and those of them that were right before."""
+    bad_rows = set(_rows(bad))
+    return OutputChange(
+        output=place,
+        elements=now.numel(),
+        changed=int(changed.sum()),
+        innocent=int(innocent.sum()),
+        first=_first(old, now, changed),
+        first_innocent=_first(old, now, innocent),
+        rows=tuple(_rows(changed)[:MOST_ROWS]),
+        innocent_rows=tuple(row for row in _rows(innocent) if row not in bad_rows)[:MOST_ROWS],
+    )
 
 
 def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:

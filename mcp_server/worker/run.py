@@ -53,10 +53,8 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         flat = flatten(inputs_of(step, request), loader.get_call_spec()[0])
         flat = apply(flat, changed.get("changes", ()))
         if "keep_inputs" in changed:
-            torch.save(
-                {"format": CALL_FORMAT, "leaves": pack_leaves(flat, sys.maxsize), "spec": ""},
-                changed["keep_inputs"],
-            )
+            kept = {"format": CALL_FORMAT, "leaves": pack_leaves(flat, sys.maxsize), "spec": ""}
+            torch.save(kept, changed["keep_inputs"])
         report.event(events.Given(leaf_facts(flat, layout)))
         made = partial(call, partial(loader.run, flat), index, report)
         told = reporting_changes(changed.get("tell_changes", {}), flat, report)
@@ -65,12 +63,16 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
     if result is None:
         return
     if request.get("actual") and expected is None and not request.get("check"):
-        outputs = only_tensors(result)
-        wanted, before = (expectation(request["actual"], side) for side in ("expected", "actual"))
-        report.event(as_expected((wanted or Expected()).among(outputs), outputs, given=False))
-        report.event(compare_all((before or Expected()).among(outputs), outputs))
+        repeat_check(request["actual"], only_tensors(result), report)
     else:
         judge(request, expected, result, report)
+
+
+def repeat_check(kept: str, outputs: list[torch.Tensor], report: Report) -> None:
+    """Compare with both sides of the program's own check: what it expected, and what it had got."""
+    wanted, before = (expectation(kept, side) for side in ("expected", "actual"))
+    report.event(as_expected((wanted or Expected()).among(outputs), outputs, given=False))
+    report.event(compare_all((before or Expected()).among(outputs), outputs))
 
 
 def inputs_of(step: Step, request: RunRequest) -> Inputs:

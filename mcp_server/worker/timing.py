@@ -47,6 +47,7 @@ WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
 MOST_BUSY = 0.15  # share of all processors; if other processes use more, the clock is unreliable
 UNCHANGED = "the same call again"  # timed if no change applies
+Change = tuple[str, Any, Callable[[], Any]]  # its name, the setting around the call, and the call
 
 
 @contextlib.contextmanager
@@ -82,29 +83,32 @@ def operate(request: TimingRequest, report: Report) -> None:
     if request.get("forwarders"):
         launches(request, as_it_is, report)
         return
-    changes: list[tuple[str, Any, Callable[[], Any]]] = [
-        (name, contextlib.nullcontext, rebuilt(request, package, flat, report))
-        for name, package in request.get("others", {}).items()
-    ]  # these come first, because the package shows signs that they help
     on_cuda = any(each.is_cuda for each in expected)
-    threads, processors = torch.get_num_threads(), os.cpu_count() or 1
+    builds = request.get("others", {}).items()  # first, because the package shows signs that they help
+    changes: list[Change] = [
+        (name, contextlib.nullcontext, rebuilt(request, package, flat, report)) for name, package in builds
+    ]
+    changes.extend(_settings(as_it_is) if not on_cuda else ())
+    changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
     # On a busy machine, use processor time, and one thread, since threads that wait for each other add to it.
     busy = not on_cuda and others_share() > MOST_BUSY
+    threads = torch.get_num_threads()
     alone = partial(setting, torch.set_num_threads, 1, threads) if busy else contextlib.nullcontext
-    if not on_cuda:
-        other = 1 if threads > 1 else processors
-        if other != threads:
-            name = "one thread" if other == 1 else "a thread for each processor"
-            changes.append((name, partial(setting, torch.set_num_threads, other, threads), as_it_is))
-        flushed = partial(setting, torch.set_flush_denormal, True, False)
-        changes.append(("flushed denormals", flushed, as_it_is))
-    if on_cuda:
-        changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
     for name, around, changed in changes:
         report.phase("timing", name)
         budget = request.get("seconds", 5.0) / len(changes)
         with contextlib.nullcontext() if name.endswith(("thread", "processor")) else alone():
             report.event(pairs(name, around, as_it_is, changed, expected, budget, by_cpu=busy))
+
+
+def _settings(call: Callable[[], Any]) -> Iterator[Change]:
+    """Yield settings of torch that may make a call on the CPU faster."""
+    threads, processors = torch.get_num_threads(), os.cpu_count() or 1
+    other = 1 if threads > 1 else processors
+    if other != threads:
+        name = "one thread" if other == 1 else "a thread for each processor"
+        yield name, partial(setting, torch.set_num_threads, other, threads), call
+    yield "flushed denormals", partial(setting, torch.set_flush_denormal, True, False), call
 
 
 def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
