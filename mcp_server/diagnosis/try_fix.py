@@ -164,18 +164,7 @@ async def _intervention(
     if asked.launch >= 0:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
     if asked.constants:
-        file = Path(asked.constants)
-        parts.append(
-            Intervention(
-                key=f"constant:file:{file}",
-                kind=Kind.CONSTANT,
-                what=f"the call with the constants of {file.name}",
-                options=Options(updates=(update_from(file),)),
-                before_code="loader(...)",
-                after_code=_given(file),
-                spelling=("--constants", str(file)),
-            )
-        )
+        parts.append(with_constants(Path(asked.constants)))
     if asked.set_env:
         parts.append(with_variables(asked.set_env))
     if not parts:
@@ -186,6 +175,19 @@ async def _intervention(
     if len(parts) == 1:
         return parts[0]
     return together(" + ".join(part.key for part in parts), "; ".join(part.what for part in parts), parts)
+
+
+def with_constants(file: Path) -> Intervention:
+    """Return the intervention that loads the constants of a file."""
+    return Intervention(
+        key=f"constant:file:{file}",
+        kind=Kind.CONSTANT,
+        what=f"the call with the constants of {file.name}",
+        options=Options(updates=(update_from(file),)),
+        before_code="loader(...)",
+        after_code=_given(file),
+        spelling=("--constants", str(file)),
+    )
 
 
 def _given(file: Path) -> str:

@@ -143,6 +143,28 @@ def read_native(lines: Iterable[str]) -> NativeReport:
     return NativeReport(tuple(reader.errors.values()), stack, reader.signal)
 
 
+def _with_frame(access: Access, frame: NativeFrame) -> Access:
+    first = access.frames[:1]
+    if len(access.frames) == 1 and not first[0].function:  # the location of a `runtime error` line
+        return replace(access, frames=(replace(first[0], function=frame.function),))
+    return replace(access, frames=(*access.frames, frame)[:MAX_FRAMES])
+
+
+def _access(error: re.Match[str]) -> Access:
+    """Return the access that the first line of a sanitizer's report names."""
+    reported = _ADDRESS.search(error["rest"])
+    address = int(reported["address"], 16) if reported else None
+    # An address beyond the end of the address space has no shadow. Looking up the shadow then causes
+    # a SEGV, and its address is reported. No memory of a process lies there, so it can be converted.
+    if address is not None and _TOP <= (beyond := (address - _SHADOW) << 3) < 2 * _TOP:
+        address = beyond
+    text = error["kind"].strip()
+    if error["tool"] != "AddressSanitizer":
+        return Access(tool="ubsan", kind="undefined", text=text, address=address)
+    # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
+    return Access("asan", "signal" if text == "FPE" else "invalid_access", text, address=address)
+
+
 class _NativeReader:
     def __init__(self) -> None:
         self.errors: dict[tuple[object, ...], Access] = {}
@@ -156,12 +178,7 @@ class _NativeReader:
         frame = _read_frame(line)
         if frame is not None and self._open is not None:
             if not self._in_allocation:  # otherwise the frame is of the stack that allocated the block
-                frames = self._open.frames
-                if len(frames) == 1 and not frames[0].function:  # the location of a `runtime error` line
-                    frames = (replace(frames[0], function=frame.function),)
-                else:
-                    frames = (*frames, frame)[:MAX_FRAMES]
-                self._open = replace(self._open, frames=frames)
+                self._open = _with_frame(self._open, frame)
         elif frame is not None:
             if "#0" in line[:14] and not self.backtrace:
                 self.backtrace, self.stack = tuple(self.stack), []
@@ -169,22 +186,7 @@ class _NativeReader:
                 self.stack.append(frame)
         elif error := _ERROR.search(line):
             self.end()
-            reported = _ADDRESS.search(error["rest"])
-            address = int(reported["address"], 16) if reported else None
-            # An address beyond the end of the address space has no shadow. Looking up the shadow then causes
-            # a SEGV, and its address is reported. No memory of a process lies there, so it can be converted.
-            if address is not None and _TOP <= (beyond := (address - _SHADOW) << 3) < 2 * _TOP:
-                address = beyond
-            text = error["kind"].strip()
-            # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
-            kind = "signal" if text == "FPE" else "invalid_access"
-            asan = error["tool"] == "AddressSanitizer"
-            self._open = Access(
-                tool="asan" if asan else "ubsan",
-                kind=kind if asan else "undefined",
-                text=text,
-                address=address,
-            )
+            self._open = _access(error)
         elif undefined := _UNDEFINED.search(line):
             self.end()
             place = NativeFrame("", undefined["file"], int(undefined["line"][:9]))

@@ -241,6 +241,30 @@ def _differences(signature: Signature, tensors: Sequence[GivenTensor]) -> list[M
 def _one_input(
     signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
 ) -> Iterator[Mismatch]:
+    yield from _device_and_dtype(item, tensor)
+    if not item.described:
+        return
+    if len(tensor.shape) != len(item.dims):
+        yield _rank(item, tensor)
+        return
+    order = order_of(item, tensor.shape)
+    if order:
+        given, compiled = list(tensor.shape), item.shape
+        sentence = f"{item.label} has shape {given}, but was compiled for {compiled}: its dimensions are in "
+        fix = Fix(text=f"put the dimensions of {item.code_name} in the compiled order", before=item.code_name)
+        fix = fix.model_copy(update={"after": f"{item.code_name}.permute({order}).contiguous()"})
+        yield _mismatch("size", f"{sentence}another order", compiled, str(given), fix, input_index=item.index)
+        return
+    sizes = list(_sizes(signature, item, tensor))
+    yield from sizes
+    if not any(m.aspect == "size" for m in sizes):
+        # Compute strides from this input's own sizes. `_relations` reports if other inputs contradict them.
+        pairs = zip(item.dims, tensor.shape, strict=True)
+        own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
+        yield from _strides(item, tensor, {**values, **own})
+
+
+def _device_and_dtype(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
     name = item.code_name
     if item.device_type is not None and tensor.device_type != item.device_type:
         sentence = f"{item.label} is on {tensor.device}, but the package was compiled for {item.device_type}"
@@ -258,35 +282,19 @@ def _one_input(
             after=f"{name}.to(torch.{item.dtype})",
         )
         yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
-    if not item.described:
-        return
+
+
+def _rank(item: CompiledInput, tensor: GivenTensor) -> Mismatch:
     wanted, got = len(item.dims), len(tensor.shape)
-    if got != wanted:
-        yield _mismatch(
-            "rank",
-            f"{item.label} has rank {got} ({list(tensor.shape)}), but was compiled with rank {wanted} "
-            f"({item.shape}); no run-time check of AOTInductor sees this",
-            f"{wanted}: {item.shape}",
-            f"{got}: {list(tensor.shape)}",
-            Fix(text=_reshaped(item, tensor)),
-            input_index=item.index,
-        )
-        return
-    order = order_of(item, tensor.shape)
-    if order:
-        given, compiled = list(tensor.shape), item.shape
-        sentence = f"{item.label} has shape {given}, but was compiled for {compiled}: its dimensions are in "
-        fix = Fix(text=f"put the dimensions of {name} in the compiled order", before=name)
-        fix = fix.model_copy(update={"after": f"{name}.permute({order}).contiguous()"})
-        yield _mismatch("size", f"{sentence}another order", compiled, str(given), fix, input_index=item.index)
-        return
-    sizes = list(_sizes(signature, item, tensor))
-    yield from sizes
-    if not any(m.aspect == "size" for m in sizes):
-        # Compute strides from this input's own sizes. `_relations` reports if other inputs contradict them.
-        pairs = zip(item.dims, tensor.shape, strict=True)
-        own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
-        yield from _strides(item, tensor, {**values, **own})
+    sentence = f"{item.label} has rank {got} ({list(tensor.shape)}), but was compiled with rank {wanted} "
+    return _mismatch(
+        "rank",
+        f"{sentence}({item.shape}); no run-time check of AOTInductor sees this",
+        f"{wanted}: {item.shape}",
+        f"{got}: {list(tensor.shape)}",
+        Fix(text=_reshaped(item, tensor)),
+        input_index=item.index,
+    )
 
 
 # Permutations between common layouts of images, sequences and matrices: channels first or last, transposed.

@@ -233,14 +233,7 @@ def read_signature(wrapper: str) -> Signature:
     elif not known:
         problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
     symbols = tuple(_symbols(wrapper))
-    asserts: dict[str, Shape] = {}  # the first assert of each input (torch >= 2.13)
-    for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
-        if match["input"] not in asserts:
-            asserts[match["input"]] = _numbers(match["sizes"]), _numbers(match["strides"])
-    start = wrapper.find("static void check_input_")
-    region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
-    _, *parts = _CHECK.split(region)
-    checks, inputs = dict(zip(map(int, parts[::2]), parts[1::2], strict=True)), []
+    asserts, checks, inputs = _asserts(wrapper), _checks(wrapper), []
     for index, name in sorted(names.items()):
         if index not in checks:
             what = f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
@@ -249,6 +242,36 @@ def read_signature(wrapper: str) -> Signature:
             problems.append(f"check_input_{index} names no dtype")
         inputs.append(_input(index, name, checks.get(index, ""), symbols, asserts.get(name)))
     notes = [] if known else [UNKNOWN]
+    paths = _input_paths(head, problems)
+    return Signature(
+        inputs=tuple(_with_paths(inputs, paths, notes)),
+        paths=paths,
+        symbols=symbols,
+        problems=tuple(problems),
+        notes=tuple(notes),
+        known=known,
+    )
+
+
+def _asserts(wrapper: str) -> dict[str, Shape]:
+    """Return what the first assert of each input requires (torch >= 2.13)."""
+    asserts: dict[str, Shape] = {}
+    for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
+        if match["input"] not in asserts:
+            asserts[match["input"]] = _numbers(match["sizes"]), _numbers(match["strides"])
+    return asserts
+
+
+def _checks(wrapper: str) -> dict[int, str]:
+    """Return the text of the check of each input."""
+    start = wrapper.find("static void check_input_")
+    region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
+    _, *parts = _CHECK.split(region)
+    return dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+
+
+def _input_paths(head: str, problems: list[str]) -> tuple[str, ...] | None:
+    """Return the paths of the inputs' leaves. Add to `problems` what cannot be read of the specs."""
     paths = None
     for match in _SPEC.finditer(head):
         text = "".join(_RAW_STRING.findall(match["text"]))
@@ -258,14 +281,7 @@ def read_signature(wrapper: str) -> Signature:
             problems.append(f"{match['side']}_spec_ cannot be read: {error}")
         else:
             paths = found if match["side"] == "in" else paths
-    return Signature(
-        inputs=tuple(_with_paths(inputs, paths, notes)),
-        paths=paths,
-        symbols=symbols,
-        problems=tuple(problems),
-        notes=tuple(notes),
-        known=known,
-    )
+    return paths
 
 
 def _named(dim: CompiledDim, named: Mapping[str, str], size: str) -> CompiledDim:

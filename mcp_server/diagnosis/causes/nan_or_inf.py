@@ -1,7 +1,7 @@
 """NaN and infinity: the first bad value of a watched call, and NaN used as an index."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.value_constraints import EXTREME, is_extreme
@@ -152,14 +152,6 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     made = first.launch if first.kind == "kernel" else None
     inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
     behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 and case.origin is None else ""
-    launches = case.kernel_io.json_file if case.kernel_io is not None else None
-    evidence = [seen("dump_kernel_io", first.summary, launches.uri if launches is not None else "")]
-    if inputs:
-        evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
-    own = case.by_source.by_launch if case.by_source is not None else ()
-    if any(each.launch == made and each.agreement in ("equal", "rounding") for each in own):
-        same = "translated to PyTorch, the source gives the same values on the same inputs, including NaN"
-        evidence.append(seen("decompile", f"the kernel matches its source: {same}"))
     op = operator_of(made, case) if made is not None else ""
     # The operator that makes the value in eager mode if known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None
@@ -180,11 +172,27 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         ),
         summary=f"The first out-of-bounds index: {first.summary}{behind}.",
         level=CausalLevel.BAD_VALUE,
-        evidence=tuple(evidence),
+        evidence=tuple(_evidence(first, made, inputs, case)),
         fix=Fix(text=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
     )
-    if first.what != "non_finite":
-        return found
+    return _not_finite(found, first, behind, case) if first.what == "non_finite" else found
+
+
+def _evidence(
+    first: FirstBad, made: int | None, inputs: Sequence[str], case: DiagnosisState
+) -> Iterator[Evidence]:
+    launches = case.kernel_io.json_file if case.kernel_io is not None else None
+    yield seen("dump_kernel_io", first.summary, launches.uri if launches is not None else "")
+    if inputs:
+        yield seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}")
+    own = case.by_source.by_launch if case.by_source is not None else ()
+    if any(each.launch == made and each.agreement in ("equal", "rounding") for each in own):
+        same = "translated to PyTorch, the source gives the same values on the same inputs, including NaN"
+        yield seen("decompile", f"the kernel matches its source: {same}")
+
+
+def _not_finite(found: Suspect, first: FirstBad, behind: str, case: DiagnosisState) -> Suspect:
+    """Return the suspect for a value that is not finite. It is weak if the value may be intended."""
     # Minus infinity may be intended, as in a mask, if nothing failed because of it.
     asked = case.nan_asked
     complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)

@@ -422,49 +422,62 @@ async def _alone(context: Context, call: TriedCall, intervention: Intervention, 
     return list((await carry_out(context, call, plan, name="intervene-flaky-alone")).values())
 
 
+@dataclass
+class _Calls:
+    """The calls of `try_flaky`. `failing` has unchanged calls that failed like the first of them."""
+
+    failing: list[Seen] = field(default_factory=list)
+    well: list[Seen] = field(default_factory=list)
+    changed: list[Seen] = field(default_factory=list)
+
+    def add(self, made: Mapping[str, Seen], pairs: int) -> None:
+        for place in range(pairs):
+            if f"with-{place}" in made:
+                own = made[f"as-is-{place}"]
+                same = fails(own) and (not self.failing or alike(self.failing[0], own))
+                (self.failing if same else self.well).append(own)
+                self.changed.append(made[f"with-{place}"])
+
+    @property
+    def still(self) -> list[Seen]:
+        """The changed calls that still fail."""
+        return [seen for seen in self.changed if self.failing and alike(self.failing[0], seen)]
+
+    @property
+    def chance(self) -> float:
+        return chance_of(len(self.failing) + len(self.well), len(self.failing), len(self.changed))
+
+
 async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
     """Alternate unchanged and changed calls until the count decides or the budget ends.
 
     The trial has the first and the last failing unchanged call, and one changed call.
     """
-    failing: list[Seen] = []  # unchanged calls that failed like the first of them
-    well: list[Seen] = []
-    changed: list[Seen] = []
-    still: list[Seen] = []  # changed calls that still fail
-    chance, began = 1.0, time.monotonic()
+    made, began = _Calls(), time.monotonic()
     for pairs in PAIRS:
         plan: list[Planned] = []
         for place in range(pairs):
             plan += [Planned(f"as-is-{place}"), Planned(f"with-{place}", intervention)]
-        made = await carry_out(context, call, plan, name="intervene-flaky")
-        for place in range(pairs):
-            if f"with-{place}" in made:
-                own = made[f"as-is-{place}"]
-                same = fails(own) and (not failing or alike(failing[0], own))
-                (failing if same else well).append(own)
-                changed.append(made[f"with-{place}"])
-        still = [seen for seen in changed if failing and alike(failing[0], seen)]
-        if still:  # by the change, or by memory that an unchanged call damaged
-            changed = await _alone(context, call, intervention, len(changed))
-            still = [seen for seen in changed if alike(failing[0], seen)]
-        chance = chance_of(len(failing) + len(well), len(failing), len(changed))
-        if still or chance < MOST_CHANCE or time.monotonic() - began > BUDGET_S:
+        made.add(await carry_out(context, call, plan, name="intervene-flaky"), pairs)
+        if made.still:  # by the change, or by memory that an unchanged call damaged
+            made.changed = await _alone(context, call, intervention, len(made.changed))
+        if made.still or made.chance < MOST_CHANCE or time.monotonic() - began > BUDGET_S:
             break
-    as_it_is, calls, others = failing or well, len(failing) + len(well), [s for s in changed if fails(s)]
-    after = (still or others or changed)[0]
+    failing, changed, still, chance = made.failing, made.changed, made.still, made.chance
+    as_it_is, calls = failing or made.well, len(failing) + len(made.well)
+    after = (still or [seen for seen in changed if fails(seen)] or changed)[0]
     often = f"the unchanged call failed {len(failing)} of {calls} times"
     never = f"{often}, with the change 0 of {len(changed)}"
+    effect = Effect.NOT_APPLICABLE
     if not failing:
-        effect, reason = Effect.NOT_APPLICABLE, f"the unchanged call did not fail once in {calls} calls"
+        reason = f"the unchanged call did not fail once in {calls} calls"
     elif still:
         effect, reason = Effect.SAME, f"{often}, with the change {len(still)} of {len(changed)}"
     elif chance >= MOST_CHANCE:
-        effect, reason = Effect.NOT_APPLICABLE, f"{never}: that may be chance (probability {chance:.0%})"
+        reason = f"{never}: that may be chance (probability {chance:.0%})"
     else:
-        effect, reason = (
-            effect_of(failing[0], after)[0],
-            f"{never} in that way: the probability of chance is {chance:.2%}",
-        )
+        effect = effect_of(failing[0], after)[0]
+        reason = f"{never} in that way: the probability of chance is {chance:.2%}"
     return Trial(
         *(intervention, effect, as_it_is[0], after, as_it_is[-1]),
         side_effects=side_effects_of(after, as_it_is[-1]),

@@ -164,17 +164,19 @@ class Functions(Reader):
             case "constexpr":
                 return self.term(call.args[0])
             case "make_block_ptr" | "advance" | "make_tensor_descriptor":
-                given = (*call.args, *(each for _, each in call.named if not isinstance(each, Call)))
-                terms = tuple(
-                    self.term(each) for each in given if not isinstance(each, Call) or each.name != "[]"
-                )
-                address = next((each.dtype for each in terms if is_address(each.dtype)), "*float32")
-                return Unread(call.name, address, terms)
+                return self._block(call)
         if call.name in _REDUCTIONS:
             return self._reduced(_REDUCTIONS[call.name], self.term(call.args[0]), call)
         if last in ("multiple_of", "max_contiguous", "max_constancy"):
             return self.term(call.args[0])
         return None
+
+    def _block(self, call: Call) -> Term:
+        """Return a pointer to a block, whose elements are not read."""
+        given = (*call.args, *(each for _, each in call.named if not isinstance(each, Call)))
+        terms = tuple(self.term(each) for each in given if not isinstance(each, Call) or each.name != "[]")
+        address = next((each.dtype for each in terms if is_address(each.dtype)), "*float32")
+        return Unread(call.name, address, terms)
 
     def _several(self, call: Call) -> Value | None:
         """Return the results of a function that may have several. None for other functions."""
