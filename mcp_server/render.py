@@ -280,17 +280,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     )
     yield from _list("Consequences of the cause", [item.hypothesis for item in verdict.ruled_out])
     yield from _list("Notes", verdict.remarks)
-    if verdict.fix:
-        yield from _fix(verdict.fix)
-    if verdict.confirmed:
-        yield heading("Confirmed")
-        yield from map(indented, brief.confirmation(verdict.confirmed))
-        if verdict.confirmed.command:
-            yield indented(f"$ {verdict.confirmed.command}", "green", by=4)
-    if verdict.next_steps:
-        yield heading("Next")
-    for step in verdict.next_steps:
-        yield from _step(step)
+    yield from _to_do(verdict)
     if verdict.decisions:
         yield heading("Checks run")
     yield from (indented(f"{number}. {each}", "dim") for number, each in enumerate(verdict.decisions, 1))
@@ -302,6 +292,21 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
             yield labelled("Job", f"{job['job']} (aoti-debug report {job['job']} --out FOLDER)", "dim")
         else:
             yield labelled("File", scalar(artifact), "dim")
+
+
+def _to_do(verdict: Verdict) -> Iterator[RenderableType]:
+    """Yield the fix, what confirms the cause, and the next steps."""
+    if verdict.fix:
+        yield from _fix(verdict.fix)
+    if verdict.confirmed:
+        yield heading("Confirmed")
+        yield from map(indented, brief.confirmation(verdict.confirmed))
+        if verdict.confirmed.command:
+            yield indented(f"$ {verdict.confirmed.command}", "green", by=4)
+    if verdict.next_steps:
+        yield heading("Next")
+    for step in verdict.next_steps:
+        yield from _step(step)
 
 
 def _list(title: str, items: list[str]) -> Iterator[RenderableType]:

@@ -249,65 +249,69 @@ def _as_expected(run: RunSeen, case: DiagnosisState) -> str:
 
 def health_summary(case: DiagnosisState) -> str:
     """Describe what was tried without finding a fault, and what could not be tried."""
-    several = case.finite_calls > 1
-    outputs = f"finite outputs in all {case.finite_calls} calls" if several else "finite outputs"
+    if memory := no_use_of_memory(case):
+        return memory
+    ran = "The call returned" if isinstance(case.workload, PackageWorkload) else "The program ran to its end"
+    first = f"{ran} with {_outputs_seen(case)}{_inputs_seen(case)}.".replace(",,", ",").replace(",.", ".")
+    if case.otherwise_alone is not None:
+        first += " Repeated without the program's earlier calls, the call returns different numbers."
+    if case.plain_run is not None and case.plain_run.as_expected:
+        return f"{first} {_as_expected(case.plain_run, case)}"
+    of_nan = [f"{capitalized(case.nan_written)}."] if case.nan_written else []
+    if case.outputs_nan and not case.nan_asked:
+        of_nan.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
+    if not compared(case):
+        return " ".join([first, *of_nan, *_unjudged(case)])
+    whose = capitalized(_whose_outputs(case))
+    agrees = [f"{whose} match those of the exported program."] if case.equals_eager else []
+    if agrees and case.symptom.seen == "wrong-output":
+        shows = f"only the correct outputs ({argument('expect')}) can show"
+        agrees.append(f"So the compiler is not at fault; whether the model is right, {shows}.")
+    return " ".join([first, *agrees, *of_nan])
+
+
+def _outputs_seen(case: DiagnosisState) -> str:
     if case.outputs_nan and case.equals_eager:
-        outputs = f"NaN in {_whose_outputs(case)}, as its exported program has there,"
-    elif case.outputs_nan and case.nan_given is not None:
-        outputs = f"NaN in {_whose_outputs(case)}, all from the NaN in {case.nan_given},"
-    elif case.outputs_nan:
-        outputs = f"NaN in {_whose_outputs(case)}"
-    elif case.outputs_nonfinite or any(out.inf for each in case.calls for out in each.outputs):
-        outputs = "infinite values in its outputs, as masks use them,"
-    fit = ", and its inputs match the package" if case.given is not None else ""
+        return f"NaN in {_whose_outputs(case)}, as its exported program has there,"
+    if case.outputs_nan and case.nan_given is not None:
+        return f"NaN in {_whose_outputs(case)}, all from the NaN in {case.nan_given},"
+    if case.outputs_nan:
+        return f"NaN in {_whose_outputs(case)}"
+    if case.outputs_nonfinite or any(out.inf for each in case.calls for out in each.outputs):
+        return "infinite values in its outputs, as masks use them,"
+    several = case.finite_calls > 1
+    return f"finite outputs in all {case.finite_calls} calls" if several else "finite outputs"
+
+
+def _inputs_seen(case: DiagnosisState) -> str:
+    """Say whether the inputs match the package. Empty if nothing is known of them."""
     if case.mismatches:
         one = len(case.mismatches) == 1
         unfit = "One thing does not fit" if one else f"{len(case.mismatches)} things do not fit"
         took = "the program handled the package's refusal"
         took = took if case.handled else f"the package accepted {'it' if one else 'them'}"
-        fit = f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
-    elif case.package is not None and not case.package.signature.known:
-        fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    ran = "The call returned" if isinstance(case.workload, PackageWorkload) else "The program ran to its end"
-    sentences = [f"{ran} with {outputs}{fit}.".replace(",,", ",").replace(",.", ".")]
-    if memory := no_use_of_memory(case):
-        return memory
-    if case.otherwise_alone is not None:
-        sentences[0] += " Repeated without the program's earlier calls, the call returns different numbers."
-    if case.plain_run is not None and case.plain_run.as_expected:
-        return f"{sentences[0]} {_as_expected(case.plain_run, case)}"
-    if case.nan_written:
-        sentences.append(f"{capitalized(case.nan_written)}.")
-    if case.outputs_nan and not case.nan_asked:
-        sentences.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
-    if compared(case):
-        whose = capitalized(_whose_outputs(case))
-        agrees = [f"{whose} match those of the exported program."] if case.equals_eager else []
-        if agrees and case.symptom.seen == "wrong-output":
-            shows = f"only the correct outputs ({argument('expect')}) can show"
-            agrees.append(f"So the compiler is not at fault; whether the model is right, {shows}.")
-        return " ".join(sentences[:1] + agrees + sentences[1:])
-    # Say what is known of outputs without a reference, and what cannot be known.
+        return f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
+    if case.package is not None and not case.package.signature.known:
+        return "; the package does not say which inputs it takes, so the inputs were not compared with it"
+    return ", and its inputs match the package" if case.given is not None else ""
+
+
+def _unjudged(case: DiagnosisState) -> Iterator[str]:
+    """Yield what is known of outputs without a reference, and what cannot be known."""
     if case.differs_in("second"):
-        sentences.append("It returns different outputs each time because it draws random numbers.")
+        yield "It returns different outputs each time because it draws random numbers."
     elif case.differs_in("second") is False:
-        sentences.append("A second call returned the same outputs.")
-    sentences.append(_no_reference(case))
+        yield "A second call returned the same outputs."
+    yield _no_reference(case)
     if own := own_code(case):
         names = ", ".join(own[:MOST_NAMED])
-        sentences.append(
-            f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
-        )
+        yield f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
     # The package keeps the non-tensor arguments of the export, and ignores those of the caller.
-    fixed = [
-        f"{path} = {leaf.value}"
-        for path, leaf in case.named_leaves
-        if leaf.kind in ("int", "float", "bool", "str")
-    ][:MOST_NAMED]
+    plain = ("int", "float", "bool", "str")
+    fixed = [f"{path} = {leaf.value}" for path, leaf in case.named_leaves if leaf.kind in plain][:MOST_NAMED]
     if fixed:
         values = "this value" if len(fixed) == 1 else "these values"
-        sentences.append(f"The package ignores {', '.join(fixed)}: export fixed {values}.")
-    return " ".join(sentences)
+        yield f"The package ignores {', '.join(fixed)}: export fixed {values}."
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:

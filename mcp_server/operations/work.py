@@ -119,18 +119,9 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
         from mcp_server.runtime.steps import StepCache
 
         remember(job.path, operation.name, arguments)
-        python = Path(sys.executable)
-        if isinstance(arguments, RunArguments):  # other operations run no Python, so none is searched for
-            if arguments.python:
-                python = python_of(arguments.python, folder_of(arguments))
-            else:
-                from mcp_server.interpreter import default_python
-
-                find = partial(default_python, folder=folder_of(arguments))
-                python = await anyio.to_thread.run_sync(find)
         context = Context(
             directory=job.path,
-            python=python,
+            python=await _python_for(arguments),
             progress=job.progress,
             kept=StepCache.read(job.path),
             knows=job.knows,
@@ -143,13 +134,26 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
                 result = await operation.call(context, arguments)
         finally:
             context.remove_temporary()
-        if not context.incomplete:
-            return result
-        why = f"{context.incomplete}: {ANOTHER_STATE}, and try again"
-        note = f"The output of the workload is incomplete, since {why}."
-        if isinstance(result, Verdict):
-            return result.model_copy(update={"summary": f"{result.summary} {note}"})
-        notes = getattr(result, "notes", None)
-        return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
+        return _told_incomplete(result, context.incomplete) if context.incomplete else result
 
     return work
+
+
+async def _python_for(arguments: Any) -> Path:
+    """Return the interpreter that the operation runs. Most operations run none, so none is searched for."""
+    if not isinstance(arguments, RunArguments):
+        return Path(sys.executable)
+    if arguments.python:
+        return python_of(arguments.python, folder_of(arguments))
+    from mcp_server.interpreter import default_python
+
+    return await anyio.to_thread.run_sync(partial(default_python, folder=folder_of(arguments)))
+
+
+def _told_incomplete(result: Record, why: str) -> Record:
+    """Say in the result that output of the workload is missing, and why."""
+    note = f"The output of the workload is incomplete, since {why}: {ANOTHER_STATE}, and try again."
+    if isinstance(result, Verdict):
+        return result.model_copy(update={"summary": f"{result.summary} {note}"})
+    notes = getattr(result, "notes", None)
+    return result if notes is None else result.model_copy(update={"notes": [note, *notes]})

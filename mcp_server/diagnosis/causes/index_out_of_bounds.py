@@ -288,20 +288,7 @@ def _replaced(
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
-    # Blame the launch that computed the index, or the input or constant that supplied it.
-    at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
-    source = candidate.sources[0] if candidate.sources else None
-    label = source.label if source is not None and source.kind in ("input", "constant") else ""
-    item = next((item for item in case.compiled_inputs if label and item.label == label), None)
-    if producers:
-        maker = case.launches[producers[0]]
-        guilty = launch_component(maker.index, maker.kernel, case)
-        guilty = guilty.model_copy(update={"model_locations": guilty.model_locations or lines})
-    elif item is not None:
-        guilty = input_component(item, lines, launch=at)
-    else:
-        name = label or candidate.kernel.name
-        guilty = component("constant" if label else "kernel", name, lines, launch=at)
+    guilty = _source(candidate, producers, case)
     part = whole_slice(candidate, case)
     evidence = [said(error), seen("inspect_package", f"the check is at {candidate.location}")]
     fix = test = None
@@ -332,6 +319,21 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         observed=single,
         weak=not single,
     )
+
+
+def _source(candidate: Candidate, producers: Sequence[int], case: DiagnosisState) -> Component:
+    """Return the launch that computed the index, or the input or constant that supplied it."""
+    at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
+    if producers:
+        maker = case.launches[producers[0]]
+        guilty = launch_component(maker.index, maker.kernel, case)
+        return guilty.model_copy(update={"model_locations": guilty.model_locations or lines})
+    source = candidate.sources[0] if candidate.sources else None
+    label = source.label if source is not None and source.kind in ("input", "constant") else ""
+    item = next((item for item in case.compiled_inputs if label and item.label == label), None)
+    if item is not None:
+        return input_component(item, lines, launch=at)
+    return component("constant" if label else "kernel", label or candidate.kernel.name, lines, launch=at)
 
 
 def _range(candidate: Candidate, case: DiagnosisState) -> str:

@@ -1,7 +1,7 @@
 """What the program did to memory that a call reads or returns, from the log of memory."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -537,22 +537,14 @@ def _turn(number: int | None, event: MemoryEvent, case: DiagnosisState) -> int:
 
 
 def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
-    call, names, items = _call_of(event, case) or case.suspect_call, _names(event, case), case.compiled_inputs
+    call, names = _call_of(event, case) or case.suspect_call, _names(event, case)
     given = [u for u in case.updates if u.n < event.n and names and names[0] in u.constants]
     update = next(reversed(given), None)
     wrote = (each for each in case.writers if (event.interval, event.input) == ("packages", each.input))
     writer = next(wrote, None)
-    words = {
-        "place": event.input,
-        "name": name_of(items[event.input]) if event.input < len(items) else f"inputs[{event.input}]",
-        "output": event.output,
-        "names": ", ".join(names[:MOST_NAMED]),
-        "count": counted(len(names), "constant"),
-        "when": "the call" if event.call is not None else "the failed check",
+    words = _words(event, call, names, case)
+    words |= {
         "how": update.how if update is not None else "load_constants",
-        "thread": call.thread_name if call is not None else "",
-        "call": _turn(event.call, event, case),
-        "earlier": _turn(event.earlier, event, case),
         "writer": writer.package if writer is not None else "",
     }
     # A graph replay or update precedes the call; the check that rejects an output follows it.
@@ -583,3 +575,21 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
         observed=sure,
         only_in_program=removal is None or change is not None,
     )
+
+
+def _words(
+    event: MemoryEvent, call: CapturedCall | None, names: Sequence[str], case: DiagnosisState
+) -> dict[str, object]:
+    """Return what the templates of a row may name of the event and its calls."""
+    items = case.compiled_inputs
+    return {
+        "place": event.input,
+        "name": name_of(items[event.input]) if event.input < len(items) else f"inputs[{event.input}]",
+        "output": event.output,
+        "names": ", ".join(names[:MOST_NAMED]),
+        "count": counted(len(names), "constant"),
+        "when": "the call" if event.call is not None else "the failed check",
+        "thread": call.thread_name if call is not None else "",
+        "call": _turn(event.call, event, case),
+        "earlier": _turn(event.earlier, event, case),
+    }

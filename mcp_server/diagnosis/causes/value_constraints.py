@@ -57,19 +57,18 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         condition, value = error.fields["condition"], error.fields.get("value")
         ends = limits(condition)
-        words = [
-            f"at {side} {ends[end]}" for side, end in (("least", "low"), ("most", "high")) if end in ends
-        ]
-        bound = listed(words) or condition
+        sides = (("least", "low"), ("most", "high"))
+        bound = listed([f"at {side} {ends[end]}" for side, end in sides if end in ends]) or condition
         assumed = f"{value}, but {bound} is assumed" if value else f"not as assumed ({bound})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
         if item is not None:
-            fact = f"the value that is checked is read from {item.label}"
+            guilty = input_component(item, raising_lines(case) or case.call_locations, assumed)
             kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
             kept = replace(kept, what=f"the call with {leaf_of(item).name} changed to be {bound}")
+            fact = f"the value that is checked is read from {item.label}"
             yield Suspect(
                 category="shape_out_of_range",
-                guilty=input_component(item, raising_lines(case) or case.call_locations, assumed),
+                guilty=guilty,
                 summary=f"The model reads the value of {item.label} as a number. It is {assumed}.",
                 level=CausalLevel.CALL,
                 evidence=(said(error), seen("inspect_package", fact)),

@@ -80,15 +80,11 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
         recorder = await recording_environment(context, case.workload.env) if case.may_be_a_host else {}
         if case.may_be_a_host and not recorder:
             case.notes.append(NO_RECORDER)
+        limits = {STACKS: str(limit.seconds * STACKS_AT), SPARED: str(case.clock.allowance_s)}
         seen = await capture(
             context,
             case.workload.model_copy(update={"timeout_s": limit.seconds}),
-            env={
-                **provenance,
-                **recorder,
-                STACKS: str(limit.seconds * STACKS_AT),
-                SPARED: str(case.clock.allowance_s),
-            },
+            env={**provenance, **recorder, **limits},
             gpus=gpus_of(None),
             until_stalled=True,
         )
@@ -109,13 +105,18 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
         elif case.may_be_a_host and not seen.loads:
             named = await anyio.to_thread.run_sync(named_packages, case.workload)
             case.host_package = await _suspect_package(case, context, named)
-        recorded = recordings_of(context)
-        if case.host_package is not None and recorded is not None:
-            await _take_from_host(case, context, case.host_package, recorded)
-        elif recorded is not None:
-            case.taken = await anyio.to_thread.run_sync(death_in, recorded)
-        if case.host is not None and case.taken is None:
-            case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
+        await _take_recorded(case, context)
+
+
+async def _take_recorded(case: DiagnosisState, context: Context) -> None:
+    """Take the call of a C++ host from the recorder's files, if there are any."""
+    recorded = recordings_of(context)
+    if case.host_package is not None and recorded is not None:
+        await _take_from_host(case, context, case.host_package, recorded)
+    elif recorded is not None:
+        case.taken = await anyio.to_thread.run_sync(death_in, recorded)
+    if case.host is not None and case.taken is None:
+        case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
 
 
 async def _suspect_package(case: DiagnosisState, context: Context, packages: Sequence[Path]) -> Path | None:

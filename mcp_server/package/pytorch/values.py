@@ -452,6 +452,10 @@ class Values(Operators):
             value = Value(f"{self.cast(value, dtype).operand} * {times}", value.axes, dtype, is_atom=False)
         if not there:
             return self.cast(value, dtype) if kind != "m2" else Value("0.0", (), dtype, scalar=True)
+        return self._reduced(kind, value, dtype, there, whole=not lacking)
+
+    def _reduced(self, kind: str, value: Value, dtype: str, there: Sequence[Axis], *, whole: bool) -> Value:
+        """Reduce a value over the axes `there`. `whole`: it has all axes of the fold."""
         dims = [value.axes.index(axis) - len(value.axes) for axis in there]
         left = tuple(axis for axis in value.axes if axis not in there)
         at = str(dims[0]) if len(dims) == 1 else f"({', '.join(map(str, dims))})"
@@ -461,7 +465,7 @@ class Values(Operators):
             if value.dtype != dtype:
                 return Value(f"{text}.sum({after}dtype=torch.{dtype})", left, dtype)
             total = self.named(Value(f"{text}.sum({at})", left, dtype), "total")
-            if not lacking:
+            if whole:
                 self._sums[total.text] = (f"{text}.mean({at})", product(axis.size for axis in there))
             return total
         if kind in REDUCED:

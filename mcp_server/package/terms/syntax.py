@@ -299,10 +299,8 @@ def read_python(node: ast.expr) -> Syntax:
         case ast.Call(func=function, args=args, keywords=keywords) as node:
             known = tuple(map(read_python, args))
             named = tuple((word.arg, read_python(word.value)) for word in keywords if word.arg)
-            name = ast.unparse(function)
+            receiver, name = None, ast.unparse(function)
             if isinstance(function, ast.Attribute) and not _LIBRARY.fullmatch(name):
-                return Call(
-                    function.attr, known, receiver=read_python(function.value), named=named, node=node
-                )
-            return Call(name, known, named=named, node=node)
+                receiver, name = read_python(function.value), function.attr
+            return Call(name, known, receiver=receiver, named=named, node=node)
     raise NotRead(ast.unparse(node))
