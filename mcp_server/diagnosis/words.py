@@ -1,17 +1,31 @@
-"""What a verdict says besides its evidence: headline, call, eager mode, lines of the launch and the fix."""
+"""What a verdict says besides its evidence: headline, call, eager mode, lines, fix, and what is healthy."""
 
 import ast
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from mcp_server.diagnosis.components import drawing_launches
+from mcp_server.diagnosis.causes.out_of_memory import memory_facts, no_use_of_memory
+from mcp_server.diagnosis.components import drawing_launches, own_code, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CHECK, CallNumber, Category, Component, Eager, Fix, Verdict
+from mcp_server.errors import argument
+from mcp_server.model import (
+    CHECK,
+    CallNumber,
+    Category,
+    Component,
+    Eager,
+    Evidence,
+    Fix,
+    PackageWorkload,
+    Verdict,
+)
 from mcp_server.package.mismatch import Aspect
 from mcp_server.package.pytorch.program import write_program
+from mcp_server.plurals import capitalized, counted
 from mcp_server.worker import events
 
 # The name of a failure in a headline. A second entry is its name in a list of possible causes.
@@ -261,3 +275,134 @@ def _given(line: str, place: int, arguments: int) -> ast.expr | None:
     calls = [each for each in calls if not each.keywords and len(each.args) == arguments]
     calls = [each for each in calls if not any(isinstance(given, ast.Starred) for given in each.args)]
     return calls[0].args[place] if len(calls) == 1 and line.isascii() and place < arguments else None
+
+
+MOST_NAMED = 3  # user's kernels and operators that are named
+
+
+def _no_reference(case: DiagnosisState) -> str:
+    program = f"the exported program ({argument('exported')})"
+    if not isinstance(case.workload, PackageWorkload):
+        program = f"diagnose the package with {argument('inputs')} and {program}"
+    return f"To check the numbers, give the correct outputs ({argument('expect')}), or {program}."
+
+
+def _whose_outputs(case: DiagnosisState) -> str:
+    """Name the call that the outputs belong to, if the program made several."""
+    call = call_of(case)
+    return f"the outputs of call {call.number} of {call.of}" if call and call.of > 1 else "its outputs"
+
+
+def _as_expected(run: RunSeen, case: DiagnosisState) -> str:
+    """Say that the outputs are right, of which call, and how far they are from the expected ones."""
+    compared, call = run.last(events.ComparedExpected), call_of(case)
+    if call is not None and call.of > 1:
+        return f"Only call {call.number} of {call.of} was checked: its outputs are as expected."
+    if compared is None or not compared.given:
+        return "The outputs are as expected."
+    furthest = max(compared.outputs, key=lambda each: each.by or 0.0, default=None)
+    if furthest is None or not furthest.by:
+        return "The outputs equal the expected ones."
+    dtype = run.outputs[furthest.output].dtype
+    return (
+        f"The outputs are as expected: the largest difference is {furthest.by:.2g} in output "
+        f"{furthest.output} ({dtype}), which is within the tolerance. A check that compares bits "
+        "(torch.equal) fails."
+    )
+
+
+def health_summary(case: DiagnosisState) -> str:
+    """Describe what was tried without finding a fault, and what could not be tried."""
+    if memory := no_use_of_memory(case):
+        return memory
+    ran = "The call returned" if isinstance(case.workload, PackageWorkload) else "The program ran to its end"
+    first = f"{ran} with {_outputs_seen(case)}{_inputs_seen(case)}.".replace(",,", ",").replace(",.", ".")
+    if case.otherwise_alone is not None:
+        first += " Repeated without the program's earlier calls, the call returns different numbers."
+    if case.plain_run is not None and case.plain_run.as_expected:
+        return f"{first} {_as_expected(case.plain_run, case)}"
+    of_nan = [f"{capitalized(case.nan_written)}."] if case.nan_written else []
+    if case.outputs_nan and not case.nan_asked:
+        of_nan.append(f"If that NaN is not meant, say so with {argument('symptom')} nan.")
+    if not compared(case):
+        return " ".join([first, *of_nan, *_unjudged(case)])
+    whose = capitalized(_whose_outputs(case))
+    agrees = [f"{whose} match those of the exported program."] if case.equals_eager else []
+    if agrees and case.symptom.seen == "wrong-output":
+        shows = f"only the correct outputs ({argument('expect')}) can show"
+        agrees.append(f"So the compiler is not at fault; whether the model is right, {shows}.")
+    return " ".join([first, *agrees, *of_nan])
+
+
+def _outputs_seen(case: DiagnosisState) -> str:
+    if case.outputs_nan and case.equals_eager:
+        return f"NaN in {_whose_outputs(case)}, as its exported program has there,"
+    if case.outputs_nan and case.nan_given is not None:
+        return f"NaN in {_whose_outputs(case)}, all from the NaN in {case.nan_given},"
+    if case.outputs_nan:
+        return f"NaN in {_whose_outputs(case)}"
+    if case.outputs_nonfinite or any(out.inf for each in case.calls for out in each.outputs):
+        return "infinite values in its outputs, as masks use them,"
+    several = case.finite_calls > 1
+    return f"finite outputs in all {case.finite_calls} calls" if several else "finite outputs"
+
+
+def _inputs_seen(case: DiagnosisState) -> str:
+    """Say whether the inputs match the package. Empty if nothing is known of them."""
+    if case.mismatches:
+        one = len(case.mismatches) == 1
+        unfit = "One thing does not fit" if one else f"{len(case.mismatches)} things do not fit"
+        took = "the program handled the package's refusal"
+        took = took if case.handled else f"the package accepted {'it' if one else 'them'}"
+        return f". {unfit}, and {took}{': ' if one else '. The first: '}{case.mismatches[0].sentence}"
+    if case.package is not None and not case.package.signature.known:
+        return "; the package does not say which inputs it takes, so the inputs were not compared with it"
+    return ", and its inputs match the package" if case.given is not None else ""
+
+
+def _unjudged(case: DiagnosisState) -> Iterator[str]:
+    """Yield what is known of outputs without a reference, and what cannot be known."""
+    if case.differs_in("second"):
+        yield "It returns different outputs each time because it draws random numbers."
+    elif case.differs_in("second") is False:
+        yield "A second call returned the same outputs."
+    yield _no_reference(case)
+    if own := own_code(case):
+        names = ", ".join(own[:MOST_NAMED])
+        yield f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
+    # The package keeps the non-tensor arguments of the export, and ignores those of the caller.
+    plain = ("int", "float", "bool", "str")
+    fixed = [f"{path} = {leaf.value}" for path, leaf in case.named_leaves if leaf.kind in plain][:MOST_NAMED]
+    if fixed:
+        values = "this value" if len(fixed) == 1 else "these values"
+        yield f"The package ignores {', '.join(fixed)}: export fixed {values}."
+
+
+def health_evidence(case: DiagnosisState) -> list[Evidence]:
+    """The evidence for health, run by run."""
+    found = []
+    if case.only_loaded:
+        return [seen("run", "the package loads")]
+    for label, run in case.runs.items():
+        if run.failure == "none":
+            outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
+            # Say only how a program exited: nothing has judged what it printed.
+            program = label in ("script", "alone", "command")
+            ended = "the checked call returned" if label == "checked" else "the call returned"
+            ended = "exited with code 0" if program else ended
+            found.append(seen(label, f"{ended} after {run.finished.wall_s:.1f} s{outputs}"))
+    repeats = {
+        "second": "the same call, repeated, returns the same outputs",
+        "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
+    }
+    same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
+    of_memory = memory_facts(case) if case.symptom.seen == "memory" else []
+    return [*of_memory, *found, *(seen("repeat_call", fact) for fact in same)]
+
+
+def compared(case: DiagnosisState) -> bool:
+    """Whether the outputs of the call were compared with anything."""
+    plain = case.plain_run
+    if plain is not None and (plain.last(events.ComparedExpected) or plain.as_expected):
+        return True
+    return case.equals_eager is not None or case.with_eager is not None

@@ -9,8 +9,8 @@ import torch
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.verdict import checked_call, conclude, confidence, health_evidence, health_summary
-from mcp_server.diagnosis.words import eager_of, headline_of
+from mcp_server.diagnosis.verdict import checked_call, conclude, confidence
+from mcp_server.diagnosis.words import eager_of, headline_of, health_evidence, health_summary
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given

@@ -14,7 +14,8 @@ from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.verdict import confidence, health_summary
+from mcp_server.diagnosis.verdict import confidence
+from mcp_server.diagnosis.words import health_summary
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, PackageWorkload
 from mcp_server.package.view import view_package

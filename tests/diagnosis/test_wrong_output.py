@@ -12,7 +12,8 @@ from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import conclude, confidence, health_summary, ranked
+from mcp_server.diagnosis.verdict import conclude, confidence, ranked
+from mcp_server.diagnosis.words import health_summary
 from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.runtime.context import decode
