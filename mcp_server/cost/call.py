@@ -216,8 +216,8 @@ async def _builds(
 ) -> tuple[list[Found], dict[str, Path], set[str]]:
     """Compile the program with the options or the change of each signal, at most MOST_BUILDS times.
 
-    Return the signals with the lines that a change replaced, the packages by the name of the signal, and the
-    names of the signals that are settled: they were built, or there was nothing to change.
+    Return three things: all signals, with the lines that their changes replaced; the packages, by the name of
+    their signal; and the names of settled signals, which were built or had nothing to change.
     """
     out, found = context.fresh("others"), []
     packages: dict[str, Path] = {}

@@ -594,7 +594,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """Computes a masked-off lane. Unknown values that all lanes share become `first`, `first + 3`, ..."""
+    """Computes a masked-off lane. Unknown values that all lanes share get numbers: first, first + 3, ..."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})

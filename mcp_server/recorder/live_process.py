@@ -182,8 +182,7 @@ def _refused(pid: int) -> ProblemError:
 def _state(task: Path) -> ThreadState | int | None:
     """Read where a thread waits, from its file `syscall`: `202 0x7f.. 0x80 ... SP PC`.
 
-    Return only the number of a running thread: its position is unknown. Return None for a thread that has
-    ended.
+    A running thread has no known position: return only its number. Return None if the thread has ended.
     """
     try:
         words = (task / "syscall").read_text().split()

@@ -225,7 +225,7 @@ def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
 async def _request(
     context: Context, pair: Pair, flows: LaunchFlows
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
-    """Return the worker's request, notes and variables; no probes if the package cannot be rebuilt."""
+    """Return the worker's request, notes and variables. A package that cannot be rebuilt has no probes."""
     workload, model = pair.workload, flows.model
     request: dict[str, object] = {
         **package_request(workload),

@@ -244,7 +244,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
-    """During the body, let `take` change what launches wrote. Raise `Refused` if it raised."""
+    """During the body, let `take` change what launches wrote. Raise `Refused` if `take` raised."""
     with subscribed(take, report) as libraries:
         yield
     failure = next((library.failure for library in libraries if library.failure), None)

@@ -260,7 +260,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         named = {"generated_location": found.location}
         if effect is Effect.SAME:  # a bystander; the launch may have another fault
             named["name"] = f"{guilty.name}, line {found.line}"
-        # Unless the call passes without the defect, a launch that was seen to go wrong explains more.
+        # A launch that was seen to go wrong explains more, unless the call passes without the defect.
         judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE

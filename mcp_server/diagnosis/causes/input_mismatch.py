@@ -410,7 +410,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
 
 
 def _of_rank(index: int, case: DiagnosisState) -> tuple[int, ...] | None:
-    """The shape with dimensions of size 1 removed or added, as the input was compiled. None if none fits."""
+    """The shape with the compiled number of dimensions: some of size 1 removed or added. None: none fits."""
     given = case.given.tensors[index].shape if case.given is not None else ()
     sizes = [each.size for each in case.compiled_inputs[index].dims]
     ones = [place for place, size in enumerate(given) if size == 1]

@@ -69,7 +69,7 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
     if any((e.storage, e.interval) == ("constant", "call") for e in case.captured.memory):
-        return False  # writes by another thread explain more
+        return False  # another thread wrote during a call, which explains more
     at_call = event.call == call.number or (event.call is None and event.n > call.n)
     return at_call and bool(_names(event, case))
 

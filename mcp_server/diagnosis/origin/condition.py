@@ -169,7 +169,7 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar) -> Condition | None:
-    """Return for which values near the offending one the expression is bad. None if verification fails.
+    """Find the values, near the offending one, that make the expression bad. None if verification fails.
 
     `questions` has one for each loop point that reads the element, the faulty point first.
     """

@@ -401,7 +401,8 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
             found.append((constant, copy))
-    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # thus each is aligned for its type
+    # With the widest types first, each constant is aligned for its type.
+    found.sort(key=lambda each: -itemsize_of(each[0].dtype))
     header, at = {}, 0
     for constant, _ in found:
         count = reached(constant.shape, constant.stride)[1]
