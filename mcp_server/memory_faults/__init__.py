@@ -134,36 +134,37 @@ class Fault(Record):
 
 
 _KINDS = {
-    "assert": "An index assertion failed",
-    "misaligned": "A misaligned access",
-    "uninitialised": "A read of memory that nothing wrote",
-    "race": "A race in shared memory",
-    "barrier": "A barrier that not all threads reach",
-    "undefined": "Undefined behaviour",
-    "signal": "A crash",
+    "assert": "failed an index assertion",
+    "misaligned": "made a misaligned access",
+    "uninitialised": "read memory that nothing had written",
+    "race": "has a race in shared memory",
+    "barrier": "has a barrier that not all threads reach",
+    "undefined": "has undefined behaviour",
+    "signal": "crashed",
 }
 
 
 def summarise(fault: Fault) -> str:
-    """Summarise the kind of fault, its location, argument and blame in one line."""
-    what = _KINDS.get(fault.kind) or f"An out-of-bounds {fault.direction or 'access'}"
+    """Summarise the kind of fault, its location, argument and blame in a few sentences."""
+    what = _KINDS.get(fault.kind) or f"made an out-of-bounds {fault.direction or 'access'}"
     what += f" ({fault.text})" if fault.kind == "assert" else ""
-    what += f" of {fault.access_bytes} bytes" if fault.access_bytes else ""
+    what += f" ({fault.access_bytes} bytes)" if fault.access_bytes else ""
     what += f" at {fault.address}" if fault.address else ""
     missed = _missed(fault.missed) if fault.missed is not None and fault.kind != "assert" else ""
-    return " ".join(filter(None, (what, _where(fault), missed, _blame(fault))))
+    return " ".join(filter(None, (f"{_where(fault)} {what}.", missed, _blame(fault))))
 
 
 def _where(fault: Fault) -> str:
-    kernel = f"in kernel {fault.kernel}" if fault.kernel else "in a kernel that the tool did not name"
+    """Name the kernel, and if known its generated line, launch and model line."""
+    kernel = f"Kernel {fault.kernel}" if fault.kernel else "A kernel that the tool did not name"
     line = fault.location or (f"line {fault.generated_line}" if fault.generated_line else "")
     where = f"{kernel} ({line})" if line else kernel
     if fault.launch is None:
-        return f"{where}."
+        return where
     sure = "" if fault.launch.certain else " (uncertain)"
     model = fault.launch.model[0] if fault.launch.model else None
-    origin = f", from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
-    return f"{where}, launch {fault.launch.index}{sure}{origin}."
+    origin = f" from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
+    return f"{where}, in launch {fault.launch.index}{sure}{origin},"
 
 
 def _missed(missed: MissedArgument) -> str:

@@ -378,7 +378,7 @@ TABLE.error(
     "triton_kernel_named",
     r"Triton compilation failed: (?P<kernel>\w+)",
     "compile_failure",
-    "Names the kernel that Triton could not compile.",
+    "The line names the kernel that Triton could not compile.",
     "Triton compilation failed: decay_scan_0",
 )
 TABLE.consequence(

@@ -140,7 +140,7 @@ TABLE.noise(
     "cuda_teardown",
     r"Failed to (?:destroy CUDA event|free GPU memory|unload CUDA module) in AOTInductor model: (?P<status>.+)",
     ("illegal_memory_access", "index_out_of_bounds"),
-    "Output of a process that ends after a device fault. Only the exit status shows which kind of fault it "
+    "The line is printed by a process that ends after a device fault. Only the exit status shows which kind of fault it "
     "was.",
     "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
     stage="teardown",

@@ -275,7 +275,7 @@ TABLE.noise(
     "misaligned_input",
     r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
     ("input_mismatch",),
-    "A warning: the input is copied to an aligned tensor, which gives correct results but is slower.",
+    "This is a warning: the input is copied to an aligned tensor, which gives correct results but is slower.",
     "Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor",
 )
 TABLE.error(
@@ -329,7 +329,7 @@ TABLE.noise(
     "opcheck",
     r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
     "custom_op",
-    "A hint about custom operators' fake functions. If the error is about an input, the hint is misleading.",
+    "This is a hint about fake functions of custom operators. If the error is about an input, the hint is misleading.",
     "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
     stage="load",
     advice="read_cause",
@@ -338,7 +338,7 @@ TABLE.generic(
     "generic_api_call",
     r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
     ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
-    "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
+    "The line only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
     "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
     advice="read_cause",
     not_proven="Anything: up to 2.12 every failed run prints it, and in every release a failed load or "

@@ -118,7 +118,7 @@ TABLE.noise(
     "outdated_package",
     r"Loading outdated pt2 file\. Please regenerate your package",
     ("invalid_package",),
-    "Printed for every error of the first load attempt, whatever its cause; usually untrue.",
+    "The line is printed for every error of the first load attempt, whatever its cause. It is usually untrue.",
     "Loading outdated pt2 file. Please regenerate your package.",
     advice="read_cause",
     not_proven="That the package is old: PyTorch loads the file a second time and raises only the second error. `AOTIModelPackageLoader` shows the first.",
@@ -291,7 +291,7 @@ TABLE.noise(
     "device_information",
     r"Device information mismatch for (?P<key>\w+): (?P<here>.*?) vs (?P<package>.*?)\. This could cause",
     ("arch_mismatch",),
-    "A warning: the package was compiled on a machine with another ISA or GPU. It is harmful only if this "
+    "This is a warning: the package was compiled on a machine with another ISA or GPU. It is harmful only if this "
     "machine lacks something that the package uses.",
     "Device information mismatch for AOTI_CPU_ISA: AVX512 AVX512_VNNI vs AVX2. This could cause some issues when loading the AOTInductor compiled artifacts.",
     torch=">=2.10",
@@ -308,7 +308,7 @@ TABLE.noise(
     "shim_missing",
     r"\[WARNING\] Could not dlsym (?P<symbol>\w+)",
     ("invalid_package",),
-    "A warning: the package is older than this torch; harmless unless the named function is needed.",
+    "This is a warning: the package is older than this torch. That is harmless unless the named function is needed.",
     "[WARNING] Could not dlsym AOTInductorModelContainerDidCallLoadConstants. This is okay",
 )
 TABLE.error(
@@ -339,7 +339,7 @@ TABLE.consequence(
     "constant_not_given",
     r"\[WARNING\] Found constant or module state buffer or empty module state parameter (?P<constant>\S+) in model, but not provided by user",
     ("constants",),
-    "A warning: this weight keeps its old value.",
+    "This is a warning: this weight keeps its old value.",
     "[WARNING] Found constant or module state buffer or empty module state parameter L__self___scale in model, but not provided by user!",
 )
 TABLE.error(
