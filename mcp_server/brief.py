@@ -26,7 +26,7 @@ from mcp_server.model import (
     Fix,
     Verdict,
 )
-from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
+from mcp_server.operations.table import as_listed, command_line, command_name, in_shell_words
 from mcp_server.plurals import capitalized, ended_again
 
 MOST_TEXT = 500  # characters in one line
@@ -101,6 +101,7 @@ def main_fields(verdict: Verdict) -> dict[str, Any]:
     facts = {_TIMES.sub("", each.fact): each for each in reversed(verdict.evidence)}  # the first of each
     kept: dict[str, Any] = {
         "decisions": [],
+        "next_steps": [as_listed(step) for step in verdict.next_steps],
         "causes": verdict.causes if len(verdict.causes) > 1 else [],
         "evidence": [
             each for each in verdict.evidence if each in facts.values() and each.step not in experiment
@@ -113,9 +114,6 @@ def main_fields(verdict: Verdict) -> dict[str, Any]:
     if verdict.confirmed is not None:
         kept |= {"intervention": None, "program": []}
     found = verdict.model_copy(update=kept).model_dump(mode="json", exclude_defaults=True, exclude=_SHELL)
-    for step, told in zip(verdict.next_steps, found.get("next_steps", ()), strict=False):
-        if step.tool not in CORE:  # a client may not list it
-            told["command"] = command_line(step)
     return {"format_version": verdict.format_version, "confidence": verdict.confidence, **found}
 
 
@@ -254,12 +252,13 @@ def confirmation(run: Confirmed) -> list[str]:
 
 
 def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
-    """Yield each step and its call: a command in a shell, or if an MCP client may not list the tool."""
+    """Yield each step and its call."""
     for number, step in enumerate(verdict.next_steps):
         how = f" ({command_name(step.tool)})" if in_shell and proven else ""
         yield Line("label", f"{capitalized(step.why)}{how}", "Next" if number == 0 else "")
-        if not in_shell and step.tool in CORE:
-            yield Line("label", f"{step.tool} {json.dumps(step.arguments)}")
+        if not in_shell:
+            call = as_listed(step)
+            yield Line("label", f"{call.tool} {json.dumps(call.arguments)}")
         elif not how:
             yield Line("command", command_line(step))
 

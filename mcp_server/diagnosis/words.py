@@ -1,6 +1,7 @@
 """What a verdict says besides its evidence: headline, call, eager mode, lines, fix, and what is healthy."""
 
 import ast
+import builtins
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -273,6 +274,8 @@ def _given(line: str, place: int, arguments: int) -> ast.expr | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     calls = [each for each in calls if not each.keywords and len(each.args) == arguments]
+    # The call of the package may be inside one of `print` or `len`.
+    calls = [e for e in calls if not (isinstance(e.func, ast.Name) and hasattr(builtins, e.func.id))]
     calls = [each for each in calls if not any(isinstance(given, ast.Starred) for given in each.args)]
     return calls[0].args[place] if len(calls) == 1 and line.isascii() and place < arguments else None
 

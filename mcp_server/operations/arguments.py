@@ -164,7 +164,7 @@ class DiagnoseArguments(WorkloadArguments):
         "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
     ] = Field(
         default="",
-        description="What you see: wrong-output, nan, crash, hang, memory, slow, slow-load or slow-build.",
+        description="What you see.",
     )
     expect: str = Field(
         default="", description="File of the correct outputs of the call, or of a program's last call."
@@ -326,6 +326,11 @@ class WaitJobArguments(WaitArguments):
     job_id: JobId
 
 
+class RunToolArguments(Arguments):
+    tool: str = Field(description="Name of the tool.")
+    arguments: dict[str, Any] = Field(default={}, description="Arguments of the tool.")
+
+
 COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
 
@@ -426,7 +431,8 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
     field = model.model_fields.get(name)
     allowed = (field.description if field else "") or ""
     if errors[0]["type"] == "missing":
-        return ProblemError(f"missing {spelled}", allowed=allowed)
+        more = f" All arguments: {', '.join(each for each, _ in fields_of(model))}"
+        return ProblemError(f"missing {spelled}", allowed=f"{allowed}{'' if on_command_line.get() else more}")
     value = errors[0]["input"]
     if field and errors[0]["type"] in OUT_OF_RANGE:
         return ProblemError(f"{spelled} is out of range", value=value, allowed=range_of(field) or allowed)

@@ -49,9 +49,9 @@ def operation(
 @operation(
     args.DiagnoseArguments,
     title="Find the cause of a failure",
-    description="Runs a failing script, package, exported program or command, and finds the cause. Returns "
-    "a verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence "
-    "and the fix. Start here. Takes seconds to minutes. If not proven, do its next steps.",
+    description="Runs a failing script, package, exported program or command, and finds the cause. Returns a "
+    "verdict: the part at fault (input, kernel, constant, package, toolchain, ...), confidence, evidence and "
+    "the fix. Start here. Takes seconds to minutes. If not proven, do its next steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -124,9 +124,8 @@ async def diagnose_recorded(
 @operation(
     args.ExplainArguments,
     title="Explain an error message or log",
-    description="Explains an error text or log without running anything: which error is the root, its "
-    "family and fields (file, line, block, thread, index, bound), what it does not prove, the guide to "
-    "read, the next call. Under 1 s for most logs.",
+    description="Explains an error text or log without running anything. Names the root error, its family "
+    "and fields, what it does not prove, the guide to read, and the next call. Under 1 s for most logs.",
     hints=args.READS,
     examples=(
         "aoti-debug explain-error --log crash.log",
@@ -148,10 +147,10 @@ async def explain_error(context: args.Context, given: args.ExplainArguments) -> 
 @operation(
     args.CheckArguments,
     title="Check that machine, package and inputs fit",
-    description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch, "
-    "ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before anything runs. "
-    "Use it first for wrong devices, dtypes, shapes and for load errors. Without a package, it checks the "
-    "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
+    description="Checks before anything runs that machine, package and inputs fit: GPUs, driver, torch, "
+    "compiler, arch, ISA, and the device, dtype, rank, size, stride, count and order of inputs. Use it first "
+    "for wrong devices, dtypes, shapes and for load errors. Without a package, it checks the machine. 2-10 "
+    "s. Next: diagnose, or fix the first mismatch.",
     hints=args.READS,
     examples=(
         "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
@@ -169,9 +168,9 @@ async def check_devices(context: args.Context, given: args.CheckArguments) -> Re
 @operation(
     args.InspectArguments,
     title="Show inputs, kernels and weights of a package",
-    description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
-    "dataflow, weights, model lines. Gives an overview, or a full answer to one question (launch, kernel, "
-    "... assertion), such as which launch and input an `index out of bounds` text means. About 1 s.",
+    description="Shows what a .pt2 package contains, without running it. Lists inputs with ranges, launches "
+    "with arguments, dataflow, weights and model lines, or answers one question in full (launch, kernel, ... "
+    "assertion). For an `index out of bounds` text, it says which launch and input are meant. About 1 s.",
     hints=args.READS,
     examples=(
         "aoti-debug inspect-package model.pt2",
@@ -208,9 +207,9 @@ def question_of(given: args.InspectArguments) -> dict[str, str | int]:
 @operation(
     args.RepeatArguments,
     title="Repeat a run and count how it fails",
-    description="Runs a workload several times, each in a separate process, without the CUDA caching "
-    "allocator, with blocking launches and the package's input checks. Says clean, stable, flaky or "
-    "varying, and gives each run's root error. Use it for intermittent crashes. Next: diagnose.",
+    description="Runs a workload several times, each time in a new process with blocking launches and input "
+    "checks, and counts how it fails. Says clean, stable, flaky or varying, and gives each run's root error. "
+    "Use it for intermittent crashes. Next: diagnose.",
     examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
 )
 async def run_deterministic(context: args.Context, given: args.RepeatArguments) -> Record:
@@ -226,10 +225,9 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
 @operation(
     args.DumpArguments,
     title="Show the values that kernels read and wrote",
-    description="Runs a package once and shows what the chosen launches read and wrote "
-    "(range, NaN, Inf, index against bound), the first bad value, and which launch produced it. Use it for "
-    "NaN, wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
-    "diagnose.",
+    description="Runs a package once and shows what launches read and wrote (range, NaN, Inf, index against "
+    "bound). Names the first bad value, and the launch that made it. Use it for NaN, wrong values, the index "
+    "behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or diagnose.",
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
 async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Record:
@@ -251,10 +249,10 @@ async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Re
 @operation(
     args.DecompileArguments,
     title="Read a package as a PyTorch program",
-    description="Turns a package into a PyTorch program, without the model's source: its weights, and "
-    "model.py with a function or call for each launch. With inputs, it runs both and says whether"
-    " they agree, as a whole and launch by launch. Read it instead of the generated code. 1-30 s."
-    " Next: the same, with `launches` set to the suspect launch.",
+    description="Turns a package into a PyTorch program, without the model's source. Writes its weights, and "
+    "model.py with a function or call for each launch. With inputs, it runs both and says whether they "
+    "agree, as a whole and launch by launch. Read it instead of the generated code. 1-30 s. Next: the same, "
+    "with `launches` set to the suspect launch.",
     examples=(
         "aoti-debug decompile model.pt2 --inputs batch.pt --out program",
         "aoti-debug decompile model.pt2 --launches 12",
@@ -271,10 +269,10 @@ async def decompile(context: args.Context, given: args.DecompileArguments) -> Re
 @operation(
     args.LocateArguments,
     title="Find the kernel behind a bad memory access",
-    description="Runs a package's call, or the failing call of a script or command, under a checker. Names "
-    "the launch, argument, access, generated line, model line and producer. Use it for bad accesses, "
-    "segfaults, corruption, silent bad reads. A package needs inputs; a C++ host (command) needs its "
-    "package. 10-90 s. Next: dump_kernel_io of the producer, or the fix.",
+    description="Runs the failing call of a package, script or command under a memory checker. Names the "
+    "launch, argument, access, generated line, model line and producer. Use it for bad accesses, segfaults, "
+    "corruption, silent bad reads. A package needs inputs; a C++ host (command) needs its package. 10-90 s. "
+    "Next: dump_kernel_io of the producer, or the fix.",
     examples=(
         "aoti-debug locate-fault model.pt2 --inputs batch.pt",
         "aoti-debug locate-fault serve.py -- --batch 8",
@@ -299,10 +297,10 @@ async def locate_fault(context: args.Context, given: args.LocateArguments) -> Re
 @operation(
     args.TraceArguments,
     title="List the kernel launches of a call",
-    description="Rebuilds a package with a probe at every launch (no model source needed) and runs it. "
-    "Lists the launches with their arguments, and the launch at which the run ended. Use it for crashes and "
-    "hangs that name no kernel. Without inputs, it returns the instrumented package and environment for a "
-    "C++ host. 5-40 s. Next: inspect_package with that launch.",
+    description="Lists the launches of a call with their arguments, and the launch at which it ended. For "
+    "this, it rebuilds the package with a probe at every launch (no model source needed) and runs it. Use it "
+    "for crashes and hangs that name no kernel. Without inputs, it returns the instrumented package and "
+    "environment for a C++ host. 5-40 s. Next: inspect_package with that launch.",
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
 async def trace_launches(context: args.Context, given: args.TraceArguments) -> Record:
@@ -314,10 +312,10 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
 @operation(
     args.TryArguments,
     title="Test a change on the failing call",
-    description="Makes a package's failing call three times: as it is, with a change (of an input element, "
-    "constant, launch or generated expression), and as it is again. Says whether the failure is gone, "
-    "different or the same, and which healthy elements of the outputs changed. Needs no model source. Use it "
-    "to verify a fix. 3-30 s. Next: apply the fix, or diagnose.",
+    description="Makes a package's failing call with one change, and without it before and after. It can "
+    "change an input element, constant, launch or generated expression. Says whether the failure is gone, "
+    "different or the same, and which healthy outputs changed. Needs no model source. Use it to verify a "
+    "fix. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
         "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
@@ -337,9 +335,9 @@ async def try_fix(context: args.Context, given: args.TryArguments) -> Record:
 @operation(
     args.PairArguments,
     title="Find the kernels that differ from eager mode",
-    description="Gives each launch of a package correct inputs, and finds the launches that differ from "
-    "its exported program in eager mode by more than rounding. Use it for wrong numbers. 5-60 s. "
-    "Next: inspect_package, or reduce.",
+    description="Compares each launch of a package with its exported program in eager mode, on correct "
+    "inputs. Names the launches that differ by more than rounding. Use it for wrong numbers. 5-60 s. Next: "
+    "inspect_package, or reduce.",
     examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
 async def compare_with_eager(context: args.Context, given: args.PairArguments) -> Record:
@@ -361,8 +359,8 @@ async def compare_with_eager(context: args.Context, given: args.PairArguments) -
     args.CompileArguments,
     title="Compile with debugging flags",
     description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
-    "minifier, provenance, asserts). Returns the new package, its kernels, and warnings. Rejects flags "
-    "that cannot act at compile time. 10-90 s. Next: run_deterministic or dump_kernel_io with the package.",
+    "minifier, provenance, asserts). Returns the new package, its kernels, and warnings. 10-90 s. Next: "
+    "run_deterministic or dump_kernel_io with the package.",
     examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
 )
 async def compile_with_flags(context: args.Context, given: args.CompileArguments) -> Record:
@@ -375,8 +373,8 @@ async def compile_with_flags(context: args.Context, given: args.CompileArguments
     args.ReduceArguments,
     title="Cut a failing program down to a small script",
     description="Reduces a failing program to the few operators that still fail in the same way (crash, "
-    "error, NaN, wrong output). Returns a script that needs only torch and was seen to fail. Use it "
-    "for bug reports and compiler faults. 1-10 min. Next: run the script.",
+    "error, NaN, wrong output). Returns a script that needs only torch and was seen to fail. Use it for bug "
+    "reports and compiler faults. 1-10 min. Next: run the script.",
     examples=("aoti-debug reduce --exported program.pt2 --inputs batch.pt", "aoti-debug reduce serve.py"),
 )
 async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
@@ -391,10 +389,10 @@ async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
 @operation(
     args.BisectArguments,
     title="Name the compiler pass behind wrong code",
-    description="Names the graph pass, lowering, decomposition or compiler option that makes a program "
-    "crash or give wrong numbers although eager is correct. Switches them off in a reduced program until "
-    "the failure disappears. Returns a workaround that was run, and a text for PyTorch's issue tracker. "
-    "1-10 min. Next: apply the workaround.",
+    description="Names the step of the compiler at fault: a graph pass, lowering, decomposition or option. "
+    "Use it if a program crashes or gives wrong numbers, and eager mode is correct. Switches the steps off "
+    "in a reduced program until the failure disappears. Returns a workaround that was run, and a text for "
+    "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
     examples=(
         "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
         "aoti-debug bisect serve.py",
@@ -417,8 +415,8 @@ async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
 @operation(
     args.RecordArguments,
     title="Make a package that records its calls",
-    description="Writes a package (or a library to preload) that records the latest calls of each thread: "
-    "always the sizes, values if they cost little, and all inputs of calls that fail. Use it for hosts (also "
+    description="Writes a package (or a library to preload) that records the latest calls of each thread. It "
+    "keeps all sizes, values if they cost little, and all inputs of calls that fail. Use it for hosts (also "
     "in C++) whose failure cannot be repeated. 1-2 s. Next: diagnose with `recording`.",
     examples=(
         "aoti-debug record model.pt2 --out recorded.pt2",
@@ -443,8 +441,8 @@ async def record(context: args.Context, given: args.RecordArguments) -> Record:
 @operation(
     args.RecordingsArguments,
     title="List recorded calls",
-    description="Lists what the recorder kept, even while the host runs: processes, calls that failed or "
-    "are in flight, and which values were kept. Next: diagnose with `recording`.",
+    description="Lists what the recorder kept, even while the host runs. Shows the processes, calls that "
+    "failed or are in flight, and which values were kept. Next: diagnose with `recording`.",
     hints=args.READS,
     examples=("aoti-debug recordings /dev/shm/aoti-debug-recordings-1000",),
 )
@@ -457,9 +455,9 @@ async def recordings(_context: args.Context, given: args.RecordingsArguments) ->
 @operation(
     args.PostMortemArguments,
     title="Look at core files",
-    description="Says where the threads of a dead process were in a package, from its core file: signal, "
-    "launch, kernel, generated line, model line, inputs in memory. Groups a folder of core files by signal, "
-    "kernel and line. Runs nothing. 2-10 s. Next: diagnose with `recording`.",
+    description="Reads from a core file where the threads of a dead process were in a package. Shows the "
+    "signal, launch, kernel, generated line, model line, and inputs in memory. Groups a folder of core files "
+    "by signal, kernel and line. Runs nothing. 2-10 s. Next: diagnose with `recording`.",
     hints=args.READS,
     examples=(
         "aoti-debug post-mortem core.1234 --package model.pt2",
@@ -489,6 +487,15 @@ CORE = frozenset(
     }
 )
 """The tools listed by default: every listed tool costs tokens in every session of an agent."""
+RUN_TOOL = "run_tool"  # the tool that calls the others
+
+
+def as_listed(step: NextStep) -> NextStep:
+    """Return the step as a call that an MCP client can make, whichever tools it lists."""
+    if step.tool in CORE:
+        return step
+    called = {"tool": step.tool, "arguments": step.arguments}
+    return step.model_copy(update={"tool": RUN_TOOL, "arguments": called})
 
 
 def command_name(tool: str) -> str:

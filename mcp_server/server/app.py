@@ -181,8 +181,7 @@ illegal memory access, unmatched dtype or dim value, missing symbols.
 Start with `diagnose` and the failing script, package with inputs, exported program or command: it goes \
 through the whole procedure and returns a verdict with category, guilty party, evidence and fix. With only \
 an error text, call `explain_error`: it names the guide to read and the next tool. The other tools are \
-single steps of the procedure; all of them are listed with AOTI_DEBUG_TOOLS=all, and are commands of \
-`aoti-debug` in a shell.
+single steps of the procedure; `run_tool` calls those that are not listed.
 
 - Tools that run something return within `wait_s` (default 45 s): the result, or a job_id for `wait_job` \
 and `stop_job`. A job lives until it ends, is stopped, or this server exits.

@@ -27,17 +27,15 @@ SO_FAR = re.compile(r": \d+ s so far.*")
 WAIT_JOB = args.Declaration(
     name="wait_job",
     title="Wait for a job",
-    description="Waits for a job that another tool started. Returns its result, or its state "
-    "and progress if it still runs. wait_s 0 returns at once. Call again until state is not 'running'. A job "
-    "ends with this server; its result is kept.",
+    description="Waits for a job that another tool started. Returns its result, or its progress if it still "
+    "runs: then call again. A job ends with this server; its result is kept.",
     arguments=args.WaitJobArguments,
     hints=args.READS,
 )
 STOP_JOB = args.Declaration(
     name="stop_job",
     title="Stop a job",
-    description="Ends a job and kills all its processes, within about a second. What it wrote stays readable "
-    "as artifacts.",
+    description="Ends a job and all its processes within about a second. Its files stay readable.",
     arguments=args.JobArguments,
     hints=args.CONTROLS,
 )

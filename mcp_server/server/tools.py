@@ -18,8 +18,10 @@ from pydantic import ValidationError
 
 from mcp_server import brief
 from mcp_server.errors import ProblemError
-from mcp_server.model import Verdict
-from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
+from mcp_server.model import NextStep, Verdict
+from mcp_server.operations import arguments as args
+from mcp_server.operations.table import CORE, OPERATIONS, RUN_TOOL, as_listed
+from mcp_server.plurals import listed
 
 LIMIT = 10_000
 """Characters of a result. Codex cuts at about 12,000; Claude Code cuts large errors at about 10,000."""
@@ -41,6 +43,8 @@ def answer_of(result: Result, full: Result) -> types.CallToolResult:
     Some clients show a model only one of the channels. `full` names the file with the whole result.
     """
     verdict, data = verdict_in(result), _without_nulls(result)
+    if "next" in data:  # of an explanation
+        data["next"] = as_listed(NextStep(**data["next"])).model_dump()
     if verdict is not None:
         data = {**brief.main_fields(verdict), "full": full["uri"]}
     data = shorten(data, full=full)
@@ -127,15 +131,25 @@ def _is_many(items: dict[str, Any] | list[Any]) -> bool:
 class ToolFace:
     """A declared tool, and the function that answers its calls with a result that fits the limit."""
 
-    declaration: Declaration
+    declaration: args.Declaration
     answer: Callable[[Any, Progress], Awaitable[types.CallToolResult]]
+
+
+UNLISTED = args.Declaration(
+    name=RUN_TOOL,
+    title="Run another tool",
+    description=f"Runs {listed([each.name for each in OPERATIONS if each.name not in CORE], 'or')}. "
+    "Without arguments, it says which are allowed.",
+    arguments=args.RunToolArguments,
+    hints=args.RUNS_USER_CODE,
+)
 
 
 class ToolServer(MCPServer[Any]):
     """An MCPServer whose tools come from declarations instead of function signatures.
 
     The SDK drops unknown arguments, parses JSON inside strings and coerces types (mcp 2.3 `func_metadata`).
-    Here, arguments are validated against the model instead.
+    Here, arguments are args.validated against the model instead.
     """
 
     def __init__(
@@ -143,7 +157,8 @@ class ToolServer(MCPServer[Any]):
     ) -> None:
         """Create the server. `hidden` tools are not listed, but calls of them are answered."""
         super().__init__(name, **settings)
-        self._faces = {tool.declaration.name: tool for tool in tools}
+        unlisted = ToolFace(UNLISTED, lambda asked, told: self._answer(asked.tool, asked.arguments, told))
+        self._faces = {tool.declaration.name: tool for tool in (*tools, unlisted)}
         self._hidden = hidden
 
     async def list_tools(self) -> list[types.Tool]:
@@ -172,14 +187,14 @@ class ToolServer(MCPServer[Any]):
             if context is not None:
                 await context.report_progress(sent, None, message)
 
-        async def answer() -> types.CallToolResult:
-            if name not in self._faces:
-                known = ", ".join(self._faces)
-                raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
-            face = self._faces[name]
-            return await face.answer(validated(face.declaration.arguments, arguments), progress)
+        return await result_of(name, self._answer(name, arguments, progress))
 
-        return await result_of(name, answer())
+    async def _answer(self, name: str, arguments: dict[str, Any], progress: Progress) -> types.CallToolResult:
+        if name not in self._faces:
+            known = ", ".join(self._faces)
+            raise ProblemError(f"unknown tool {name!r}{args.closest(name, self._faces)}", allowed=known)
+        face = self._faces[name]
+        return await face.answer(args.validated(face.declaration.arguments, arguments), progress)
 
     async def run_stdio_async(self) -> None:
         async with stdio_server() as (received, answers):
@@ -218,11 +233,11 @@ async def result_of(name: str, answer: Awaitable[types.CallToolResult]) -> types
     )
 
 
-def input_schema(model: type[Arguments]) -> dict[str, Any]:
+def input_schema(model: type[args.Arguments]) -> dict[str, Any]:
     """Return the model's JSON schema, kept short because it is in the context of every session."""
     schema: dict[str, Any] = _terse(model.model_json_schema())
     schema.pop("description", None)
-    schema["properties"] = {name: schema["properties"][name] for name, _ in fields_of(model)}
+    schema["properties"] = {name: schema["properties"][name] for name, _ in args.fields_of(model)}
     return schema
 
 

@@ -67,6 +67,14 @@ def test_errors(tmp_path: Path, era: Era) -> None:
         assert left.is_error and "defect in this tool: SystemExit" in text_of(left)
         unknown = await client.call_tool("ecko", {})
         assert unknown.is_error and "did you mean 'echo'" in text_of(unknown)
+        for call, said in (
+            ("ecko", "did you mean 'echo'"),
+            ("run_child", "Path for the ids. All arguments: file, wait_s"),
+        ):
+            unlisted = await client.call_tool("run_tool", {"tool": call})
+            assert unlisted.is_error and said in text_of(unlisted)
+        called = {"tool": "echo", "arguments": {"text": "by name"}}
+        assert data_of(await client.call_tool("run_tool", called))["text"] == "by name"
         assert data_of(await client.call_tool("echo", {"text": "alive"}))["text"] == "alive"
 
     drive(sample_server(tmp_path / "state"), talk, era)
@@ -193,7 +201,7 @@ def test_the_list_by_default_is_pinned() -> None:
 def test_what_each_session_reads_is_small(listed: list[dict[str, Any]]) -> None:
     """The tools, the instructions and SKILL.md are within their limits, and have the size in the results."""
     core, held = tools("core"), json.loads(RESULTS.read_text())["tokens"]
-    assert {tool["name"] for tool in core} == {*CORE, "wait_job", "stop_job"}
+    assert {tool["name"] for tool in core} == {*CORE, "wait_job", "stop_job", "run_tool"}
     assert all(tool in listed for tool in core)
     skill = RESULTS.parents[1].joinpath("SKILL.md").read_text()
     texts = (compact(core), compact(listed), INSTRUCTIONS, skill)
@@ -232,8 +240,11 @@ def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) ->
     arguments = {name for tool in listed for name in tool["inputSchema"]["properties"]}
     assert named <= known | arguments
     core = tools("core")
-    said = " ".join(tool["description"] for tool in core)
-    assert not [name for name in known - {tool["name"] for tool in core} if re.search(rf"\b{name}\b", said)]
+    said, rest = (
+        [t["description"] for t in core if (t["name"] == "run_tool") is own] for own in (False, True)
+    )
+    unlisted = [rf"\b{name}\b" for name in known - {tool["name"] for tool in core}]
+    assert all(re.search(name, *rest) and not re.search(name, " ".join(said)) for name in unlisted)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)

@@ -174,7 +174,7 @@ def test_every_number_is_claimed(text: str) -> None:
     [
         ("SKILL.md", "adds {} tokens of tools", "tools_core"),
         ("SKILL.md", "is about {} tokens there", "proven_verdict_of_the_demo"),
-        ("docs/install.md", "lists nine of them: about {} tokens", "tools_core"),
+        ("docs/install.md", "lists ten of them: about {} tokens", "tools_core"),
         ("docs/install.md", "instead of {}.", "tools_all"),
     ],
 )
