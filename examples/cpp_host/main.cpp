@@ -3,8 +3,8 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, hang, or
-// outlive, in which it still serves when main destroys the loader.
+// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, or hang. With
+// outlive or exit, it still serves when main destroys the loader, or calls exit.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
@@ -42,9 +42,11 @@ void fail(const std::string& fault) {
   while (fault == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
+bool serves_on(const std::string& fault) { return fault == "outlive" || fault == "exit"; }
+
 void serve(torch::inductor::AOTIModelPackageLoader& model, int64_t thread, int64_t calls, const std::string& fault) {
   c10::InferenceMode guard;
-  for (int64_t call = 0; call < calls || fault == "outlive"; ++call) {
+  for (int64_t call = 0; call < calls || serves_on(fault); ++call) {
     const bool now = !fault.empty() && call == calls / 2;
     auto inputs = request(thread, call, now ? fault : "");
     if (now) fail(fault);
@@ -71,8 +73,9 @@ int main(int argc, char** argv) {
   std::vector<std::thread> workers;
   for (int64_t thread = 0; thread < threads; ++thread)
     workers.emplace_back(serve, std::ref(model), thread, calls, thread + 1 == threads ? fault : "");
-  if (fault == "outlive") workers.back().detach(), workers.pop_back();
+  if (serves_on(fault)) workers.back().detach(), workers.pop_back();
   for (auto& worker : workers) worker.join();
+  if (fault == "exit") std::exit(0);
   std::cout << "served " << threads * calls << " calls\n";
   return 0;
 }

@@ -31,6 +31,7 @@ from mcp_server.recorder.remains import (
     crash_site,
     host_lines,
     library_of,
+    mapping_at,
     read_maps,
     signal_name,
 )
@@ -373,27 +374,47 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
                 return replace(site, inside=each.call.thread), number
     flying = [each.call.thread for each in found if each.call.end_ns is None]
     inside = crash.thread in flying
-    if recording.exits and (flying or crash.thread != recording.pid):
-        return replace(site, death="exit", inside=next(iter(flying), 0) if not inside else crash.thread), None
     if deleted := _deleted_under(crash, recording, maps):
         return replace(site, death="deleted", memory=deleted, inside=crash.thread), None
+    served = [*flying, *_serving(recording)]
+    if recording.exits and (served or crash.thread != recording.pid):
+        return replace(site, death="exit", inside=crash.thread if inside else next(iter(served), 0)), None
     if inside and site.death not in OF_MEMORY:
         return None, None
+    # A loader also enters the library without a recorded call, for instance for its call specification.
+    libraries = {each.path for each in recording.models}
+    entered = any((at := mapping_at(each, maps)) and at.path in libraries for each in crash.stack)
+    inside |= entered and site.death in OF_MEMORY
     return replace(site, inside=crash.thread if inside else 0), None
+
+
+SERVES_NS = 100_000_000  # a thread whose last call ended less than this ago still serves
+
+
+def _serving(recording: Recording) -> list[int]:
+    """The threads that still lived when another one died, and whose last call had just ended."""
+    alive = recording.crash.alive if recording.crash is not None else 0
+    newest = {call.slot: call for call in recording.calls if alive >> call.slot & 1}
+    return [e.thread for e in newest.values() if _died_ns(recording) - (e.end_ns or 0) < SERVES_NS]
+
+
+def _died_ns(recording: Recording) -> int:
+    return recording.path.with_suffix(".crash").stat().st_mtime_ns
 
 
 def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -> str:
     """Say where the host destroyed the loader that the crashed thread still called. Empty if it did not.
 
-    The thread must have died in its call, or at the line of its last call. Empty if a later call of the model
-    returned: it had another loader.
+    The thread must have died in its call, at the line of its last call, or just after it on a stack that
+    cannot be read. Empty if a later call of the model returned: it had another loader.
     """
     last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
     model = recording.models[last.model] if last is not None else None
     if last is None or model is None or not model.deleted_ns or model.deleted_by == crash.thread:
         return ""
     later = [e for e in recording.calls if e.model == last.model and e.begin_ns > model.deleted_ns]
-    there = last.end_ns is None or _lines(last.stack, maps)[:1] == _lines(crash.stack, maps)[:1] != []
+    own, soon = _lines(crash.stack, maps)[:1], _died_ns(recording) - (last.end_ns or 0) < SERVES_NS
+    there = last.end_ns is None or (own == _lines(last.stack, maps)[:1] if own else soon)
     if not there or any(each.end_ns is not None and not each.code for each in later):
         return ""
     at = next((f" at {Path(each.file).name}:{each.line}" for each in _lines(model.deleted_at, maps)), "")
@@ -403,7 +424,7 @@ def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -
 def _written_anew(library: str, recording: Recording) -> str:
     """Say if a library's file was changed between start and crash. Ignore a replaced ("deleted") file."""
     with suppress(OSError):
-        died_ns = recording.path.with_suffix(".crash").stat().st_mtime_ns
+        died_ns = _died_ns(recording)
         written_ns = Path(library).stat().st_mtime_ns
         if f"{library}\n" in recording.maps and recording.started_ns < written_ns <= died_ns:
             return f"{library} was written to while mapped, {(died_ns - written_ns) / 1e9:.3g} s before"

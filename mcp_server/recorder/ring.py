@@ -170,7 +170,10 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class Crash:
-    """The record of a fatal signal's handler: the signal's number, the address, the thread."""
+    """The record of a fatal signal's handler: the signal's number, the address, the thread.
+
+    `alive` are the slots of other threads that had called the package and still lived, as bits.
+    """
 
     signal: int
     address: int
@@ -178,6 +181,7 @@ class Crash:
     sp: int = 0
     stack: tuple[int, ...] = ()
     said: str = ""  # the last message of libc
+    alive: int = 0
 
 
 @dataclass(frozen=True)
@@ -386,7 +390,7 @@ def read_crash(path: Path) -> CrashFile:
             if magic != _ENTRY_MAGIC or done > length or start + done > len(memory):
                 break
             if kind == _FATAL:
-                found.crash = Crash(signal, address, thread, sequence)
+                found.crash = Crash(signal, address, thread, sequence, alive=slot | number << 32)
             elif kind == _PAYLOAD and done == length:
                 found.payloads[slot, sequence, number] = Bytes(path, start, length)
             elif kind == _FAILED and done == length >= _RECORD.size:

@@ -483,12 +483,15 @@ INDEX = Served((-6, 1), ("fault", "index_out_of_bounds", "proven"), "1024 at [5,
 DTYPE = Served((-6, 1), ("fault", "input_mismatch", "proven"), "args[1] as int64")
 KILLED = ("no_fault or inconclusive", None, "possible")
 OUTSIDE = ("fault", "script_error", "likely")
+LEFT = ("fault", "concurrency", "likely")
 SERVERS = {
     "C++ index": Served((-6,), INDEX.verdict, "its thread got the fatal signal"),
     "C++ uncaught": Served((-6,), DTYPE.verdict, "args[1] = args[1].to(at::kLong);"),
     "C++ kill": Served((-9,), KILLED, "it was killed from outside"),
     "C++ segv": Served((-11,), OUTSIDE, "at main.cpp:"),
     "C++ abort": Served((-6,), OUTSIDE, "died of SIGABRT, at main.cpp:"),
+    "C++ outlive": Served((-11, -6), LEFT, "had destroyed the loader at main.cpp:"),
+    "C++ exit": Served((-11, -6), LEFT, "Main had returned, or exit was called, and "),
     "index": INDEX,
     "assert": INDEX,
     "dtype": DTYPE,

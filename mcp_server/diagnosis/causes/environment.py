@@ -224,12 +224,12 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
         )
         return
     place = f", at {site.place}" if site.place else ""
-    where = "It was in a call of the package" if site.inside else "No call of the package was in that thread"
+    where = "It was in the package" if site.inside else "No call of the package was in that thread"
     category: Category = "environment" if site.inside else "script_error"
     if site.death in _OF_THREADS:
         category = "concurrency"
     if site.death == "exit":
-        ran = f"thread {site.inside} was in a call of the package" if site.inside else "its thread still ran"
+        ran = f"thread {site.inside} still called the package" if site.inside else "its thread still ran"
         where = f"Main had returned, or exit was called, and {ran}"
     yield Suspect(
         category=category,

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -113,7 +114,7 @@ static uint32_t slot_count; // of ours: what the mapped header says may have bee
 static uint64_t slot_bytes;
 static int crash_file = -1, folder_file = -1, mode = ADAPTIVE, hold = 1, pinned, stacks;
 static char ring_name[64], crash_name[64];
-static uint32_t epoch = 1, active, next_slot, closing, watching, state = RUNNING;
+static uint32_t epoch = 1, active, next_slot, closing, removed, watching, state = RUNNING;
 static uint64_t crash_at, crash_budget;
 static double share = 0.007; // of a call's time that recording may take
 static double mean_ns[MODELS], budget[MODELS];
@@ -203,6 +204,30 @@ static uint64_t stack_pointer(void *context) {
 #endif
 }
 
+// Makes the files again that `stop` removed: the slots in use, quickly, because the process exits meanwhile.
+static void put_back(void) {
+  int crash = openat(folder_file, crash_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  for (off_t at = 0; crash >= 0 && at < (off_t)crash_at && sendfile(crash, crash_file, &at, crash_at - at) > 0;) {}
+  crash_file = crash;
+  int file = openat(folder_file, ring_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int whole = file >= 0 && !ftruncate(file, ring_bytes) && pwrite(file, ring, HEADER, 0) == HEADER;
+  for (uint32_t i = 0; whole && i < slot_count; i++) {
+    uint64_t at = HEADER + i * slot_bytes;
+    whole = !header()->slot[i].sequence || pwrite(file, ring + at, slot_bytes, at) == (ssize_t)slot_bytes;
+  }
+  if (file >= 0) close(file);
+}
+
+// The slots, as bits, of other threads that have called the package and still live.
+static uint64_t others_alive(void) {
+  uint64_t found = 0;
+  for (uint32_t i = 0; i < slot_count; i++) {
+    uint32_t tid = header()->slot[i].tid;
+    if (tid && tid != thread_id() && !syscall(SYS_tgkill, getpid(), tid, 0)) found |= 1ull << i;
+  }
+  return found;
+}
+
 static void on_fatal(int number, siginfo_t *about, void *context) {
   static int first, done;
   if (number == SIGBUS && ring && (char *)about->si_addr >= ring && (char *)about->si_addr < ring + ring_bytes) {
@@ -212,9 +237,12 @@ static void on_fatal(int number, siginfo_t *about, void *context) {
       return;
   }
   if (!__atomic_exchange_n(&first, 1, __ATOMIC_SEQ_CST)) {
-    if (ring && header()->ended != ENDED) {
-      header()->failures++;
+    if (ring && (state == EXITS || header()->ended != ENDED)) {
+      header()->failures++, header()->ended = state;
+      if (removed) put_back();
+      uint64_t alive = others_alive();
       leave((Entry){.kind = FATAL, .sequence = stack_pointer(context), .tid = thread_id(), .signal = number,
+                    .slot = (uint32_t)alive, .input = alive >> 32,
                     .address = about->si_code > 0 ? (uint64_t)about->si_addr : UINT64_MAX}, 0);
       for (int pass = 0; pass < 2; pass++) // the thread that crashed first
         for (int slot = 0; slot < MOST_SLOTS; slot++) {
@@ -737,6 +765,12 @@ static void note_deletion(const Known *known) {
 
 static int deletes(const char *name) { return strstr(name, "Delete") != 0; }
 
+// Keeps our handlers mapped, before the loader closes a library under the call of another thread.
+static void stay(void) {
+  Dl_info about;
+  if (dladdr((void *)stay, &about)) dlopen(about.dli_fname, RTLD_NOW | RTLD_NODELETE | RTLD_NOLOAD);
+}
+
 // Counts an update of the weights when it begins, and again when it ends: a call may see half of it.
 static void count_update(const Shim *shim, Known *known, const char *name, const uint64_t *given) {
   int pairs = strstr(name, "Pairs") != 0, flag = 2 + pairs;
@@ -745,6 +779,7 @@ static void count_update(const Shim *shim, Known *known, const char *name, const
   pthread_mutex_lock(&weights_lock);
   if (deletes(name)) {
     note_deletion(known);
+    if (__atomic_load_n(&active, __ATOMIC_SEQ_CST) > 1) stay(); // 1: this function
     pthread_mutex_unlock(&weights_lock);
     __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
     return;
@@ -781,19 +816,22 @@ static void find_shim(Shim *shim, void *library, void *(*find)(void *, const cha
   for (size_t i = 0; i < sizeof *shim / sizeof(void *); i++) ((void **)shim)[i] = find(library, SHIM[i]);
 }
 
-// What is left at a clean end is removed, unless a call failed: then somebody will look at it.
+// What is left at a clean end is removed, unless a call failed: then somebody will look at it. At exit, the
+// handlers and the ring stay: other threads may still serve, and die of what exit destroys.
 static int stop(const Shim *shim) {
+  int exits = state == EXITS, busy = ring && __atomic_load_n(&active, __ATOMIC_SEQ_CST);
   // Unloaded under a call: the host dies of that, and our handlers must still be there.
-  if (ring && state != EXITS && __atomic_load_n(&active, __ATOMIC_SEQ_CST)) return 0;
-  int alone = unwatch_signals();
-  closing = 1;
+  if (busy && !exits) return 0;
+  int alone = exits ? 0 : unwatch_signals();
+  closing = !exits;
   if (!ring) return alone;
-  header()->ended = ENDED;
+  header()->ended = busy ? EXITS : ENDED;
   if (!header()->failures && strcmp(setting("AOTI_RECORDER_KEEP", "0"), "1")) {
     unlinkat(folder_file, ring_name, 0);
     unlinkat(folder_file, crash_name, 0);
+    removed = 1;
   }
-  if (!__atomic_load_n(&active, __ATOMIC_SEQ_CST)) {
+  if (!exits && !__atomic_load_n(&active, __ATOMIC_SEQ_CST)) {
     if (pinned > 0 && shim->unpin) shim->unpin(ring);
     munmap(ring, ring_bytes);
     ring = 0;

@@ -41,10 +41,8 @@ __attribute__((constructor)) static void load_original(void) {
 }
 
 __attribute__((destructor)) static void unload_original(void) {
-  Dl_info about;
-  if (!stop(&shim) && dladdr((void *)unload_original, &about))
-    dlopen(about.dli_fname, RTLD_NOW | RTLD_NODELETE | RTLD_NOLOAD); // somebody holds the address of our handler
-  if (original) dlclose(original);
+  if (!stop(&shim)) stay(); // somebody holds the address of our handler
+  if (original && state != EXITS) dlclose(original); // at exit, other threads may be in it
 }
 
 #define EXPORTED __attribute__((visibility("default")))
