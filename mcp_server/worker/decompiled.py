@@ -22,7 +22,7 @@ from torch.jit._pickle import restore_type_tag
 from torch.overrides import TorchFunctionMode
 
 from . import events
-from .compare import SUMMED_EPS, Expected, measure
+from .compare import ROUNDINGS, SUMMED_EPS, Expected, measure
 from .events import LaunchVerified, Verified
 from .inputs import apply, flatten, load_file, read
 from .launch_nodes import changing
@@ -224,6 +224,7 @@ def rank(found: Verified) -> tuple[int, float]:
 
 
 MOVES, MORE = 2, 18  # runs with moved inputs: at first, and in all if a difference remains
+FAR = 36  # runs for whole numbers and truth values: a comparison may flip after several roundings
 
 
 class Meaning:
@@ -244,7 +245,8 @@ class Meaning:
             return Verified("different", why=f"{own.dtype}, not {got.dtype}")
         if not bool(unequal(got, own).any()):
             return Verified("equal", 0.0)
-        runs = (self._runs(moves) for moves in (MOVES, MORE))
+        tries = (MOVES, MORE) if own.is_floating_point() or own.is_complex() else (MOVES, MORE, FAR)
+        runs = (self._runs(moves) for moves in tries)
         wanted = (Expected("", own, tuple(each[place] for each in wide)) for wide in runs)
         within = any(measure(got, each).within for each in wanted)
         return Verified("rounding" if within else "different", furthest(got, own))
@@ -257,11 +259,16 @@ class Meaning:
                     self._wide.append(self.run(moved_by(len(self._wide))))
         except Exception:  # an operator may raise anything
             self._wide = self._wide or [self.own]
-        return self._wide
+        return self._wide[: moves + 1]
 
 
 def moved_by(number: int) -> Prepared:
-    """Return a conversion to float64. Unless `number` is 0, it moves each element by a float32 rounding."""
+    """Return a conversion to float64. Unless `number` is 0, it moves each element by a float32 rounding.
+
+    Above `MORE`, it moves them by `ROUNDINGS`. Each tensor moves differently: if all moved alike, differences
+    and comparisons of them would not change.
+    """
+    draws: dict[torch.device, torch.Generator] = {}  # leaves the global generators alone
 
     def prepared(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -269,9 +276,10 @@ def moved_by(number: int) -> Prepared:
         length = span(tensor.shape, tensor.stride())
         wide = tensor.as_strided((length,), (1,)).double()
         if number:
-            draw = torch.Generator(tensor.device).manual_seed(number)  # leaves the global generator alone
-            up = torch.randint(0, 2, wide.shape, generator=draw, device=tensor.device)
-            wide *= 1 + SUMMED_EPS / 2 * (2.0 * up - 1)
+            if tensor.device not in draws:
+                draws[tensor.device] = torch.Generator(tensor.device).manual_seed(number)
+            up = torch.randint(0, 2, wide.shape, generator=draws[tensor.device], device=tensor.device)
+            wide *= 1 + SUMMED_EPS / 2 * (ROUNDINGS if number > MORE else 1.0) * (2.0 * up - 1)
         return wide.as_strided(tensor.shape, tensor.stride())
 
     return prepared
