@@ -18,12 +18,7 @@ from tests.conftest import ROOT
 
 SOURCE = ("import torch", "def forward(x, y):", "    a = x / y", "    return a")
 ANSWER = Answer(
-    categories=("nan_or_inf",),
-    inputs=(1,),
-    element=(2, 3),
-    lines=(3,),
-    source=SOURCE,
-    constants=("w.weight",),
+    ("nan_or_inf",), inputs=(1,), element=(2, 3), lines=(3,), source=SOURCE, constants=("w.weight",)
 )
 DIVISION = {"file": "/srv/model.py", "line": 3, "code": "a = x / y"}
 RETURN = {"file": "/srv/model.py", "line": 4, "code": "return a"}
@@ -33,14 +28,8 @@ KERNEL: dict[str, Any] = {
     "model_locations": [DIVISION],
     "elements": ["args[1][2, 3] = 0"],
 }
-VERDICT: dict[str, Any] = {
-    "outcome": "fault",
-    "category": "nan_or_inf",
-    "confidence": "proven",
-    "guilty": KERNEL,
-    "summary": "",
-    "fix": {"text": "add eps"},
-}
+SAID = {"outcome": "fault", "category": "nan_or_inf", "confidence": "proven", "summary": ""}
+VERDICT: dict[str, Any] = {**SAID, "guilty": KERNEL, "fix": {"text": "add eps"}}
 
 
 def value_at(place: int, where: tuple[int, ...]) -> float | None:
@@ -107,13 +96,8 @@ def test_only_an_accusation_is_wrong_of_a_healthy_program() -> None:
 def test_the_table_counts_healthy_programs_apart() -> None:
     """An accused healthy program is not a wrong category, and an unplanted one does not count."""
     counted = {"category_right": True, "component_right": True, "element_right": None, "fix_printed": True}
-    fault = {
-        "fault": "index_too_high",
-        "outcome": "fault",
-        "confidence": "proven",
-        "false_fields": (),
-        **counted,
-    }
+    known: dict[str, object] = {"fault": "index_too_high", "outcome": "fault", "confidence": "proven"}
+    fault = {**known, **counted, "false_fields": ()}
     wrong = {**fault, "false_fields": ("line 2 is not it",)}
     accused = {**fault, "fault": "plain"}
     rows = table([fault, wrong, accused, {"fault": "plain"}])

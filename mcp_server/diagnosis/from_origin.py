@@ -151,8 +151,8 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
         value = operation.value or "bad value"
-        # A divisor of 0 may be a sum over many elements, and no single one explains it.
-        verb = "depends on" if operation.op == "div" else "comes from"
+        # What a sum over many elements is, no single one explains.
+        verb = "comes from" if value == origin.elements[0].value else "depends on"
         found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
 

@@ -359,6 +359,9 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
         )
         for suspect in order
         if suspect.harmful and confidence(suspect, case) == "proven"
+        # A bad constant, and where its value shows, are one cause.
+        if suspect is order[0]
+        or (suspect.guilty.kind, suspect.guilty.name) != ("constant", order[0].guilty.name)
     ]
     first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
     later, found = case.following, []

@@ -306,6 +306,7 @@ def _taken(replayed: Sequence[Replayed], found: Sequence[Candidate], package: st
     # Without a failure, the verdict is not about this call.
     numbered = call.number and (site is None or chosen.failed or call.code)
     of = max(call.number, chosen.candidate.model.calls)
+    below = [call.host_sp - each.address for each in call.inputs]
     return TakenCall(
         chosen.inputs,
         CallNumber(number=call.number, of=of) if numbered else None,
@@ -317,7 +318,8 @@ def _taken(replayed: Sequence[Replayed], found: Sequence[Candidate], package: st
         site=site,
         input_at_fault=input_at_fault,
         made_at={number: _maker(places[0]) for number, places in enumerate(made) if places},
-        on_ended_frame=_on_ended_frame(call),
+        # The first input just below the host's stack pointer, where none of its live variables can be.
+        on_ended_frame=next((n for n, each in enumerate(below) if 0 < each < TORCH_FRAMES), None),
         overwritten=_overwritten(recording),
         short={n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
         program=program_of(recording),
@@ -352,11 +354,6 @@ def _maker(found: ModelLocation) -> ModelLocation:
 
 
 TORCH_FRAMES = 1 << 16  # bytes of stack that torch uses between the host and the package
-
-
-def _on_ended_frame(call: RecordedCall) -> int | None:
-    """The first input just below the host's stack pointer, where no live variable of the host can be."""
-    return next((n for n, e in enumerate(call.inputs) if 0 < call.host_sp - e.address < TORCH_FRAMES), None)
 
 
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:

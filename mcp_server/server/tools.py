@@ -77,12 +77,6 @@ def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -
     return _with_note(short, cuts, full)
 
 
-def middle_cut(text: str, keep: int) -> str:
-    """Return head and tail of `text`, together about `keep` characters."""
-    half = max(keep // 2 - 2, 1)
-    return text if len(text) <= keep else f"{text[:half]} … {text[-half:]}"
-
-
 def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
     """Add one line for each cut value: its place, and how long it was."""
     lines = [f"{'.'.join(map(str, path))}: a part of {size}" for path, size in cuts.items()]
@@ -103,7 +97,8 @@ def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
     for key in sorted(keys, key=lambda key: -len(compact(value[key]))):
         item, place = value[key], (*path, key)
         if isinstance(item, str) and len(item) > SHORTEST_STRING:
-            half: Any = middle_cut(item, len(item) // 2)
+            end = max(len(item) // 4 - 2, 1)
+            half: Any = f"{item[:end]} … {item[-end:]}"
         elif not isinstance(item, dict | list):
             continue
         elif not _is_many(item):

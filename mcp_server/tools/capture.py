@@ -80,7 +80,8 @@ async def capture(
     checks = seen.assertions
     if finished.returncode == 0:  # then a SystemExit was not a failed comparison
         checks = [each for each in checks if each.error is None or each.error.type != "builtins.SystemExit"]
-    isolated = _isolated(command.argv)
+    options = [word for word in command.argv[1:] if word.startswith("-") and not word.startswith("--")]
+    isolated = any(set(word[1:]) & ISOLATED for word in options[:3])
     misfits = [] if finished.ok else await anyio.to_thread.run_sync(misfits_of, seen)
     return Capture(
         **{**dict(seen), "assertions": checks, "misfits": misfits},
@@ -190,8 +191,3 @@ def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) 
     python = context.python_for(workload)
     check_interpreter(python)
     return (str(python), str(workload.script), *workload.args)
-
-
-def _isolated(argv: tuple[str, ...]) -> bool:
-    options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
-    return any(set(word[1:]) & ISOLATED for word in options[:3])

@@ -121,6 +121,8 @@ def given_constants(step: Step) -> dict[str, torch.Tensor]:
         flat = torch.from_file(step["file"], shared=False, size=size, dtype=dtype)
         value = flat.as_strided(own["shape"], own["stride"])
         factor = own["factor"]
+        if factor is not None and not value.any():  # no factor changes zeros
+            value = torch.linspace(1, 2, value.numel()).reshape(value.shape).to(dtype)
         made = torch.nan_to_num(value, 0.0, 0.0, -math.inf) if factor is None else value * factor
         # An update with a tensor on another device is rejected (model_container.h of aoti_runtime, 2.13).
         return {own["name"]: made.to(own["device"])}

@@ -88,7 +88,8 @@ class Change:
 class OwnConstant(TypedDict):
     """A constant of the package, whose bytes are in a file, and how to change its value.
 
-    It is multiplied by `factor`. If that is None, NaN and +infinity become 0.
+    It is multiplied by `factor`, zeros throughout after they became 1 to 2. If that is None, NaN and
+    +infinity become 0.
     """
 
     name: str

@@ -106,6 +106,14 @@ class Layers(nn.Module):
         return x
 
 
+class Unit(nn.Linear):
+    """A product divided by its norm, which is 0 for a weight of zeros."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made / made.norm(dim=-1, keepdim=True)
+
+
 def _good_mask() -> torch.Tensor:
     return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
 
@@ -134,6 +142,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
     "joined": (Joined, (_IDS[:, :2], _X8[:, 0].abs()), (_IDS[:, :2], _with(_X8[:, 0].abs(), (2,), 120))),
     "masked": (Masked, (_X468, _good_mask()), (_with(_X468, (0, 1, 2), math.nan), _bad_mask())),
+    "zeroed": (
+        lambda: Unit(8, 4, bias=False).apply(lambda made: nn.init.zeros_(made.weight)),
+        (_X8,),
+        (_X8,),
+    ),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

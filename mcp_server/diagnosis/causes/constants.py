@@ -162,8 +162,9 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
         elif not (case.plain_diverges or case.outputs_nonfinite):
             continue
         elif each.zeros == each.elements:
-            if case.plain_diverges and _odd_as_zero(each, read):
-                yield _of_package(each, "only zeros", [], case)
+            shown = _shown_as(each, case)
+            if shown or (case.plain_diverges and _odd_as_zero(each, read)):
+                yield _of_package(each, "only zeros", [_changed(each, 1.0)] if shown else [], case)
         elif each.largest > LARGE and each.largest > LARGE * usual:
             power = round(log10(each.largest / max(usual, 1e-3)))
             factors = [10.0**-k for k in (power, power + 1, power - 1) if k > 0]
@@ -202,7 +203,8 @@ def _in_any_layer(name: str) -> str:
 def _of_package(
     read: ConstantValues, what: str, changes: Sequence[Intervention], case: DiagnosisState
 ) -> Suspect:
-    name, of_program = read.constant.fqn, programs_values([read.constant.fqn], case)
+    name = read.constant.fqn  # if program and package agree, they have the same values
+    of_program = programs_values([name], case) if not case.equals_eager else None
     changes = [*([of_program] if of_program is not None else []), *changes]
     trials = [case.trials.get(each.key) for each in changes]
     cured = next((t for t in trials if t is not None and t.gone), None)
@@ -212,7 +214,7 @@ def _of_package(
     return Suspect(
         category="constants",
         guilty=component("constant", name, launch_lines(launch, case), value=what, launch=launch),
-        summary=f"The weight {name} of the package holds {what}.",
+        summary=f"The weight {name} of the package holds {what}{_shown_as(read, case)}.",
         level=CausalLevel.STATE if cured is not None else CausalLevel.FAULT_SITE,
         evidence=(seen("open_package", f"{name} holds {what}"),),
         fix=Fix(text=f"compile the package again from good weights, or load them: {name} holds {what}"),
@@ -220,6 +222,14 @@ def _of_package(
         observed=cured is not None,
         harmful=case.failed,
     )
+
+
+def _shown_as(read: ConstantValues, case: DiagnosisState) -> str:
+    """Where an operation has no value because this constant is 0. Empty if that is not known."""
+    origin = case.origin
+    if origin is None or all((e.kind, e.label) != ("constant", read.constant.fqn) for e in origin.elements):
+        return ""
+    return f", so that {origin.explanation} in launch {origin.launch_index}"
 
 
 def programs_values(names: Sequence[str], case: DiagnosisState) -> Intervention | None:
@@ -239,9 +249,10 @@ def programs_values(names: Sequence[str], case: DiagnosisState) -> Intervention 
 
 
 def _changed(read: ConstantValues, factor: float | None) -> Intervention:
-    """The call with a weight of the package made finite, or scaled."""
+    """The call with a weight of the package made finite or scaled or, if it has only zeros, filled."""
     constant = read.constant
     how = "with 0 where it is NaN or infinite" if factor is None else f"times {factor:g}"
+    how = how if read.zeros < read.elements else "filled with other numbers than 0"
     return Intervention(
         key=f"constant:changed:{constant.fqn}:{factor}",
         kind=Kind.CONSTANT,
@@ -514,7 +525,8 @@ def _absent(
     if exported is not None:
         used = set(exported.state) - set(exported.idle)
         return [n for n in names if n in used and not keeps], [n for n in names if n in exported.idle]
-    small = [name for name in names if _is_small(update.constants.get(name))]
+    shapes = {name: leaf.shape for name, leaf in update.constants.items() if leaf.shape is not None}
+    small = [n for n in names if n in shapes and len(shapes[n]) < 2 and prod(shapes[n]) <= MOST_INLINED]
     return ([], small) if keeps else (small, [])
 
 
@@ -577,11 +589,6 @@ def _without(folded: Sequence[str], unused: Sequence[str], case: DiagnosisState)
 # Most elements of a 1-D tensor that Inductor writes into the code as numbers (graph.py, can_inline_constant,
 # 2.8-2.15).
 MOST_INLINED = 8
-
-
-def _is_small(given: Leaf | None) -> bool:
-    shape = given.shape if given is not None else None
-    return shape is not None and len(shape) < 2 and prod(shape) <= MOST_INLINED
 
 
 # Updates that copy by storage, unless the program manages the constants. `update_constant_buffer` copies

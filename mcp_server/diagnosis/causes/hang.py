@@ -192,11 +192,6 @@ def _waits(thread: ThreadStack) -> bool:
     return in_library or (frame.user and bool(_TAKES_LOCK.match(linecache.getline(frame.file, frame.line))))
 
 
-def _with_code(line: ModelLocation) -> ModelLocation:
-    code = line.code or linecache.getline(line.file, line.line).strip()[:200]
-    return line.model_copy(update={"code": code})
-
-
 def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     """A program that its time limit ended outside any call."""
     run, capture = case.script_run, case.capture
@@ -210,8 +205,9 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     waits, quiet = all(map(_waits, threads)), capture.quiet_s
     recent = quiet < (WAITING_S if waits else HANGING_S)
     does = "compiling" if compiling else "working" if recent else "waiting" if waits else "elsewhere"
-    lines = [_with_code(locations_of(thread.frames_of_user)[0]) for thread in threads]
-    lines = compiling.stack[:2] if compiling else lines
+    lines = compiling.stack[:2] if compiling else [locations_of(t.frames_of_user)[0] for t in threads]
+    codes = [each.code or linecache.getline(each.file, each.line).strip()[:200] for each in lines]
+    lines = [each.model_copy(update={"code": code}) for each, code in zip(lines, codes, strict=True)]
     place = compiling.how if compiling else f"{lines[0].file}:{lines[0].line}"
     said, advice = _AT_ITS_LIMIT[does]
     who = f"all {len(threads)} threads of the program" if threads[1:] else "the program"

@@ -240,7 +240,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     narrowing = _narrowing(mismatch, case)
     # No trial can clear or prove a size if outputs differ from those that the user expects at that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
-    besides = _besides(mismatch, case)
+    fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
+    besides = [each for each in fatal if each.input_index == index is not None]
     lines = refusing or lines_reading(index, case)
     return Suspect(
         category=mismatch.category,
@@ -326,12 +327,6 @@ def _harms(mismatch: Mismatch, case: DiagnosisState, sure: bool, shown: bool) ->
     """
     misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
     return shown or misread if case.ended_well or case.handled else sure
-
-
-def _besides(mismatch: Mismatch, case: DiagnosisState) -> list[Mismatch]:
-    """Return the other mismatches of the same input that are fatal."""
-    fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
-    return [each for each in fatal if each.input_index == mismatch.input_index is not None]
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from mcp_server.diagnosis.origin import OffendingElement, Overflow
-from mcp_server.diagnosis.origin.condition import finite
+from mcp_server.diagnosis.origin.condition import finite, is_input
 from mcp_server.diagnosis.origin.expression import Closing, Expression, Leaf, shown, tensor_of
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.origin.walk import (
@@ -27,7 +27,7 @@ from mcp_server.diagnosis.origin.walk import (
     value_of,
 )
 from mcp_server.package.launches import Argument
-from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
@@ -70,7 +70,8 @@ def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
     if not isinstance(leaf.source, Produced):
         yield leaf
         return
-    yield from addends(walker, leaf.source)
+    if not finite(leaf.value):
+        yield from addends(walker, leaf.source)
     launch, at, operator = leaf.source.launch, leaf.index, operator_name(leaf.source.launch)
     first = POINTWISE.get(operator, (0,))[0]
     argument = next((each for each in launch.tensors[first:] if each.role != "written"), None)
@@ -185,6 +186,40 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
             source = walker.back(place).source
             known = source.index if isinstance(source, Given) and source.index is not None else index
             yield Leaf(source, matrix.value(index), known)
+
+
+def zeros_behind(walker: Walker, start: Computed | Place) -> list[Leaf]:
+    """Return given elements that are 0, and from which a value is 0. Empty if they are unknown.
+
+    A product is 0 by one factor, a constant before an input; a sum of zeros by all of its parts.
+    """
+    at = walker.back(start).source
+    if isinstance(at, Given):
+        return [Leaf(at, walker.value_at(at.place), at.index)]
+    if isinstance(at, Produced):
+        product = product_at(walker, at)
+        factors = product.factors() if product is not None and not product.bias else []
+        _, rows, columns = zip(*factors, strict=True) if factors else ((), (), ())
+        for matrix, indices in ((product.right, columns), (product.left, rows)) if product else ():
+            if indices and not any(map(matrix.value, indices)):
+                place = Place(at.launch, matrix.argument, matrix.tensor.offset(indices[0]))
+                return zeros_behind(walker, place)
+        return []
+    term, known = uncast(at.term), at.evaluator
+    if isinstance(term, Fold):
+        loops = ({**known.positions, **each} for each in islice(known.places(term.ranges), _MOST_SHOWN))
+        points = [Evaluator(each, known.sizes, known.read) for each in loops]
+        zero = points and all(value_of(term.body, each) == 0 for each in points)
+        return zeros_behind(walker, Computed(at.launch, term.body, points[0])) if zero else []
+    args = term.args[: 1 if term.op == "div" else None] if isinstance(term, Apply) else ()
+    made = [
+        zeros_behind(walker, replace(at, term=each)) if elements(each) else []
+        for each in args
+        if value_of(each, known) == 0
+    ]
+    if isinstance(term, Apply) and term.op == "mul":
+        return min(filter(None, made), key=lambda part: any(map(is_input, part)), default=[])
+    return [leaf for part in made for leaf in part] if len(made) == len(args) and all(made) else []
 
 
 _SHORT = ("float16", "bfloat16", "float32")  # types for which a sum may be too large

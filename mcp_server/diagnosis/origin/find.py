@@ -23,7 +23,15 @@ from mcp_server.diagnosis.origin.condition import (
     finite,
     operator_of,
 )
-from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of, selecting
+from mcp_server.diagnosis.origin.elements import (
+    POINTWISE,
+    PRODUCTS,
+    RUNNING,
+    offending,
+    overflow_of,
+    selecting,
+    zeros_behind,
+)
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
     Outside,
@@ -124,8 +132,8 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """Return the launch with the fault, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless the launch read the bad value, or
-    it is known on which elements the results of the operator depend (`POINTWISE`, `RUNNING`).
+    The walk ends at an operator that computes, such as a matrix product, unless the launch read the bad
+    value, or it is known on which elements the results of the operator depend (`POINTWISE`, `RUNNING`).
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -145,9 +153,10 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
             if not isinstance(node, Launch) or node.index in found:
                 continue
             known = is_carrier(node) or operator_name(node) in {*POINTWISE, *RUNNING}
-            if through_all or known or node.kernel in view.wrapper.kernels:
+            through = through_all or known or node.kernel in view.wrapper.kernels
+            if through or operator_name(node) in PRODUCTS:
                 found.add(node.index)
-                queue += [(read, node) for read in node.reads]
+                queue += [(read, node) for read in node.reads if through]
     return sorted(found)
 
 
@@ -413,8 +422,11 @@ class _Finder:
         if left is not None:
             if left.domain.nonzero and sums_nothing(self.walker, left):
                 told.explanation += ": the divisor is a sum of no elements"
-            behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
-            told.found = list(offending(behind)) or told.found
+            operand = Computed(left.launch, left.operand, left.evaluator)
+            behind = read_by(self.walker, operand)
+            zeros = zeros_behind(self.walker, operand) if self.walker.value_at(operand) == 0 else []
+            known = Expression(left.operand, {str(n): leaf for n, leaf in enumerate(zeros)}, (), self.walker)
+            told.found = list(offending(known)) or list(offending(behind)) or told.found
             told.read = told.read or operands(behind)
         if told.overflow is not None and not told.found and isinstance(told.source, Computed):
             told.found = list(offending(read_by(self.walker, told.source)))

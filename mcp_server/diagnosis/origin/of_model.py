@@ -50,19 +50,16 @@ from mcp_server.package.terms.term import EPSILON, Apply, Element, Fold, Number,
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
-_NEAR = 3
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """Return the layer that owns the weights in `tables`, those that the launch reads, or nearby ones."""
+    """Return the layer that owns all weights in `tables`, or all that the launch reads. Empty if unknown."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
-    own = [names[name] for name in (*tables, *launch.reads) if name in names]
-    if own:
-        return _owner(own[0])
-    places = [launch.index + sign * distance for distance in range(1, _NEAR + 1) for sign in (-1, 1)]
-    launches = [view.wrapper.launches[n] for n in places if 0 <= n < len(view.wrapper.launches)]
-    near = (names[name] for each in launches for name in each.reads if name in names)
-    return next((_owner(fqn) for fqn in near), "")
+    for read in (tables, launch.reads):
+        owners = {_owner(names[name]) for name in read if name in names}
+        if owners:
+            return owners.pop() if len(owners) == 1 else ""
+    return ""
 
 
 def _owner(fqn: str) -> str:

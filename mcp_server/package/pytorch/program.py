@@ -110,8 +110,9 @@ class PytorchProgram:
             if len(lines) != len(theirs) or not 0 < len(at) <= MOST_ODD_LINES:
                 continue
             here, there = (tuple(text[n].strip() for n in at) for text in (own, theirs))
-            put = "\n".join(_with_names(own, theirs, n) if n in at else line for n, line in enumerate(own))
-            text = self.text.replace("\n".join(own), put)
+            names = dict(zip(*(_names_of("\n".join(lines)) for lines in (theirs, own)), strict=False))
+            put = [_renamed(theirs[n], names) if n in at else line for n, line in enumerate(own)]
+            text = self.text.replace("\n".join(own), "\n".join(put))
             yield OddLaunch(each.index, each.kernel, others, here, there, text)
 
 
@@ -321,10 +322,8 @@ def _common_names(function: str) -> str:
     numbers = {name: f"v{number}" for number, name in enumerate(_names_of(function))}
     # Copies are written where memory is shared, and short weights are numbers in the code: ignore both.
     plain = re.sub(r"\.clone\(\)|(?<=torch\.tensor\()\[[^\]]*\]", "", function)
-    return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: numbers.get(found[0], found[0]), plain)
+    return _renamed(plain, numbers)
 
 
-def _with_names(own: Sequence[str], theirs: Sequence[str], line: int) -> str:
-    """Return a line of another function with the names of this function."""
-    names = dict(zip(_names_of("\n".join(theirs)), _names_of("\n".join(own)), strict=False))
-    return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: names.get(found[0], found[0]), theirs[line])
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda found: names.get(found[0], found[0]), text)

@@ -7,8 +7,8 @@ Its weights are a safetensors file, copied from the package's library, blob or w
 
 import json
 import re
+import struct
 import zipfile
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
@@ -420,7 +420,7 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ConstantValues:
-    """The values of a constant of float32 in `file`: how many, how many zeros, and the largest magnitude.
+    """The values of a constant of floats in `file`: how many, how many zeros, and the largest magnitude.
 
     `bad` is the index of the first NaN or +inf, None if there is none. -inf is not bad: masks contain it.
     """
@@ -435,18 +435,20 @@ class ConstantValues:
 
 
 def read_constants(package: Package, folder: Path, most_bytes: int) -> Iterator[ConstantValues]:
-    """Write each constant of float32 that the package contains to its own file, and describe its values.
+    """Write each constant of floats that the package contains to its own file, and describe its values.
 
     Omit constants of more than `most_bytes`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for constant, copy in _sources(package):
-        if copy is None or constant.dtype != "float32" or not 0 < constant.bytes <= most_bytes:
+        code = {"float16": "e", "float32": "f", "float64": "d"}.get(constant.dtype, "")
+        if copy is None or not code or not 0 < constant.bytes <= most_bytes:
             continue
         path = folder / f"{constant.index}.bin"
         with path.open("wb") as out:
             copy(out)
-        values = array("f", path.read_bytes())
+        data = path.read_bytes()
+        values = struct.unpack(f"<{len(data) // itemsize_of(constant.dtype)}{code}", data)
         finite = [abs(value) for value in values if isfinite(value)]
         bad = next((at for at, value in enumerate(values) if isnan(value) or value == inf), None)
         yield ConstantValues(

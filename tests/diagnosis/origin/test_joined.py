@@ -214,6 +214,15 @@ def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
     assert found.confirmed.side_effects == "no output element that was finite changed"
 
 
+@thorough
+def test_a_weight_of_zeros_is_the_cause_of_a_divisor_that_it_makes_zero(tmp_path: Path) -> None:
+    """The weight is named, not the division in which the zero shows. With numbers in it, all is finite."""
+    found = of_call(tmp_path, build("zeroed"), "bad")
+    assert (found.category, found.confidence) == ("constants", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.name == "weight" and len(found.causes) == 1
+    assert "holds only zeros, so that 0 / 0 is nan" in found.summary
+
+
 # Recorded CUDA packages.
 
 
