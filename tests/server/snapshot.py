@@ -27,7 +27,7 @@ def text_of(listed: list[dict[str, Any]]) -> str:
     for tool in map(without_texts, listed):
         arguments = tool["inputSchema"].pop("properties")
         rows += [tool, *({name: schema} for name, schema in arguments.items())]
-    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]\n"
 
 
 def without_texts(part: Any) -> Any:
