@@ -69,12 +69,7 @@ def operate(request: TimingRequest, report: Report) -> None:
         torch.set_num_threads(request["threads"])
     loader = load(request, report)
     flat = flatten(read(request["inputs"]), loader.get_call_spec()[0])
-
-    def as_it_is() -> Any:
-        # The package takes over the list, so each call gets a new one.
-        with torch.no_grad():
-            return loader.run(list(flat))
-
+    as_it_is = partial(outputs_of, loader, flat)
     report.phase("calling", "0")
     expected = [each.clone() for each in only_tensors(as_it_is())]
     for _ in range(WARM):
@@ -84,10 +79,11 @@ def operate(request: TimingRequest, report: Report) -> None:
         launches(request, as_it_is, report)
         return
     on_cuda = any(each.is_cuda for each in expected)
-    builds = request.get("others", {}).items()  # first, because the package shows signs that they help
-    changes: list[Change] = [
-        (name, contextlib.nullcontext, rebuilt(request, package, flat, report)) for name, package in builds
-    ]
+    changes: list[Change] = []
+    for name, package in request.get("others", {}).items():  # first, as the package shows signs for them
+        other: TimingRequest = {**request, "package": package}
+        again = partial(outputs_of, load(other, report), flat)
+        changes.append((name, contextlib.nullcontext, again))
     changes.extend(_settings(as_it_is) if not on_cuda else ())
     changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
     # On a busy machine, use processor time, and one thread, since threads that wait for each other add to it.
@@ -111,17 +107,9 @@ def _settings(call: Callable[[], Any]) -> Iterator[Change]:
     yield "flushed denormals", partial(setting, torch.set_flush_denormal, True, False), call
 
 
-def rebuilt(request: TimingRequest, package: str, flat: list[Any], report: Report) -> Callable[[], Any]:
-    """Load another build of the model. Return a function that calls it."""
-    changed = request.copy()
-    changed["package"] = package
-    loader = load(changed, report)
-
-    def call() -> Any:
-        with torch.no_grad():
-            return loader.run(list(flat))
-
-    return call
+def outputs_of(loader: Any, flat: list[Any]) -> Any:
+    with torch.no_grad():
+        return loader.run(list(flat))  # the package takes over the list
 
 
 def pairs(
@@ -474,11 +462,13 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
     for held in (program.state_dict, program.constants):
         for name, value in held.items():
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
-                held[name] = _like(value, value.detach().float())
+                new, is_parameter = value.detach().float(), isinstance(value, torch.nn.Parameter)
+                held[name] = torch.nn.Parameter(new, requires_grad=False) if is_parameter else new
     without_dtype_checks(program)  # which would assert that values are double
     changed = [each for each in program.graph.nodes if each.op == "call_function" and _is_double(each)]
+    single = {torch.float64: torch.float32}
     for node in changed:
-        args, kwargs = map_aggregate((node.args, node.kwargs), _single)
+        args, kwargs = map_aggregate((node.args, node.kwargs), lambda each: single.get(each, each))
         node.args, node.kwargs = args, kwargs
     return program, changed
 
@@ -492,14 +482,6 @@ def without_dtype_checks(program: Any) -> None:
 
 def _is_double(node: Any) -> bool:
     return any(each.dtype is torch.float64 for each in only_tensors(node.meta.get("val")))
-
-
-def _single(argument: Any) -> Any:
-    return torch.float32 if argument is torch.float64 else argument
-
-
-def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    return torch.nn.Parameter(new, requires_grad=False) if isinstance(old, torch.nn.Parameter) else new
 
 
 def inlined(program: Any) -> tuple[Any, list[Any]]:

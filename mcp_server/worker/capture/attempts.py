@@ -249,10 +249,13 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
         of_lines = rewritten(behind, text) if change.owner is not None else ()
         for told in _tried(trying, behind, itertools.chain(suggestions(behind, text), of_lines), depth + 1):
             told.name = f"{first.name}, {told.name}"
-            told.more_lines = [line for line in (told.line, *told.more_lines) if line]
+            told.more_lines = [line for line in (told.line, *told.more_lines) if line not in (0, first.line)]
             told.action = f"{first.action}, then {told.action}"
             told.note = "; ".join(filter(None, (first.note, told.note)))
-            told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
+            if told.before and told.before in first.after:  # it changes the code of the first change
+                told.before, told.after = first.before, first.after.replace(told.before, told.after)
+            else:
+                told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
             told.file, told.line = first.file, first.line
             yield told
 

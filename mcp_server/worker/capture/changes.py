@@ -775,7 +775,7 @@ def _defined(operator: str, fake: str, made: List[Any]) -> Iterator[None]:
         yield
 
 
-def _without_self(node: Any, _module: Any) -> Any:
+def _without_self(node: Any, _context: Any) -> Any:
     """Write `self.x` as `x`."""
     own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
     return ast.Name(node.attr, ast.Load()) if own else None

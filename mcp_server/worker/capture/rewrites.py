@@ -7,6 +7,7 @@ program fails with `text` in its error, and passes with the rewrite, with the nu
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import re
 from dataclasses import dataclass, replace
@@ -57,11 +58,11 @@ Change = Callable[[Node, Any], Optional[Node]]
 class Expressions(ast.NodeTransformer):
     """Replaces each expression for which `change` returns another, and counts these."""
 
-    def __init__(self, change: Change, module: Any = None) -> None:
-        self.change, self.module, self.count = change, module, 0
+    def __init__(self, change: Change, context: Any = None) -> None:
+        self.change, self.context, self.count = change, context, 0
 
     def visit(self, node: Node) -> Node:
-        new = self.change(node, self.module) if isinstance(node, ast.expr) else None
+        new = self.change(node, self.context) if isinstance(node, ast.expr) else None
         self.count += new is not None
         return new if new is not None else self.generic_visit(node)
 
@@ -70,7 +71,7 @@ def in_expression(change: Change) -> Made:
     """Turn a rewrite of an expression into a rewrite of the statement around it."""
 
     def made(statement: Node, context: Context) -> Optional[List[Node]]:
-        every = Expressions(change, context.module)
+        every = Expressions(change, context)
         new = every.visit(copy.deepcopy(statement))
         return [new, *context.after] if every.count else None
 
@@ -90,13 +91,14 @@ def like(*forms: Tuple[str, str]) -> Made:
 def of_forms(*forms: Tuple[str, str]) -> Change:
     known = [(ast.parse(old, mode="eval").body, new) for old, new in forms]
 
-    def change(node: Node, module: Any) -> Optional[Node]:
+    def change(node: Node, context: Any) -> Optional[Node]:
         found = ((new, parts_of(old, node)) for old, new in known)
         new, parts = next((each for each in found if each[1] is not None), ("", None))
         table = getattr((parts or {}).get("T"), "attr", "")
-        if table and not any(isinstance(getattr(m, table, None), torch.Tensor) for m in module.modules()):
+        modules = context.module.modules() if table else ()
+        if table and not any(isinstance(getattr(each, table, None), torch.Tensor) for each in modules):
             return None
-        inside = Expressions(change, module)
+        inside = Expressions(change, context)
         return parsed(new, **{name: inside.visit(each) for name, each in parts.items()}) if parts else None
 
     return change
@@ -149,27 +151,59 @@ def without_conversion(node: Node) -> Node:
 
 
 class Unconverted(ast.NodeTransformer):
-    """Rewrites a test to use tensors: drops `.item()`, writes `and` as `&`, and makes tensors of sizes."""
+    """Rewrites a test with tensors, also of sizes and `numbers`: drops `.item()`, writes `and` as `&`."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def is_number(self, node: Node) -> bool:
+        if isinstance(node, ast.BinOp):
+            parts = [each for each in (node.left, node.right) if not isinstance(each, ast.Constant)]
+            return bool(parts) and all(map(self.is_number, parts))
+        return is_size(node) or (isinstance(node, ast.Name) and node.id in self.numbers)
 
     def visit_Call(self, node: ast.Call) -> Node:
         inner = without_conversion(node)
         return inner if inner is not node else self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> Node:
-        node = self.generic_visit(node)  # type: ignore[assignment]
-        if is_size(node.left):
-            left: Node = node.left
-            size = parsed("X.shape[0]", X=left.args[0]) if calls(left, "len") else left
-            node.left = parsed("torch.scalar_tensor(N)", N=size)
-        return node
+        sides = [self.tensor(each) for each in (node.left, *node.comparators)]
+        pairs = zip(sides, node.ops, sides[1:])
+        tests: List[Node] = [ast.Compare(left, [operator], [right]) for left, operator, right in pairs]
+        return reduce(lambda one, other: ast.BinOp(one, ast.BitAnd(), other), tests)
+
+    def tensor(self, node: Node) -> Node:
+        if not self.is_number(node):
+            return self.visit(node)
+        size = parsed("X.shape[0]", X=node.args[0]) if calls(node, "len") else node
+        return parsed("torch.scalar_tensor(N)", N=size)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Node:
         operator = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
-        return reduce(lambda one, other: ast.BinOp(one, operator, other), map(self.visit, node.values))
+        return reduce(lambda one, other: ast.BinOp(one, operator, other), map(self.truth, node.values))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Node:
-        inner = self.visit(node.operand)
-        return parsed("torch.logical_not(X)", X=inner) if isinstance(node.op, ast.Not) else node
+        return negated(self.truth(node.operand)) if isinstance(node.op, ast.Not) else node
+
+    def truth(self, node: Node) -> Node:
+        return parsed("T != 0", T=self.tensor(node)) if self.is_number(node) else self.visit(node)
+
+
+def as_tensors(test: Node, before: List[Node]) -> Node:
+    """Return a test as a tensor. The statements before it show which variables are numbers."""
+    known = {name: value for each in before for name, value in values_of(each)}
+    ends = r"\.(shape|(size|item)\(\))$"
+    numbers = {n for n, value in known.items() if is_size(value) or re.search(ends, ast.unparse(value))}
+    return Unconverted(numbers).truth(copy.deepcopy(test))
+
+
+def negated(test: Node) -> Node:
+    """Return the tensor `not test`, without a double negation."""
+    if not calls_method(test, "logical_not"):
+        return parsed("torch.logical_not(T)", T=test)
+    inner = test.args[0]
+    is_truth = isinstance(inner, (ast.Compare, ast.BinOp)) or calls_method(inner, "any", "all")
+    return inner if is_truth else parsed("T.bool()", T=inner)
 
 
 def is_size(node: Node) -> bool:
@@ -184,7 +218,7 @@ def chosen(test: Node, first: Node, second: Node) -> Node:
     """Choose between two values, or between the elements of two tuples, with torch.where."""
     if isinstance(first, ast.Tuple) and isinstance(second, ast.Tuple):
         return ast.Tuple([chosen(test, *each) for each in zip(first.elts, second.elts)], ast.Load())
-    return parsed("torch.where(C, A, B)", C=Unconverted().visit(copy.deepcopy(test)), A=first, B=second)
+    return parsed("torch.where(C, A, B)", C=test, A=first, B=second)
 
 
 def only(statements: List[Node], kind: Any) -> Any:
@@ -196,12 +230,13 @@ def of_branch(node: Node, context: Context) -> Optional[List[Node]]:
     after = context.after
     if not isinstance(node, ast.If):
         return None
+    test = as_tensors(node.test, context.before)
     first, second = only(node.body, ast.Return), only(node.orelse or after[-1:], ast.Return)
     if first is not None and second is not None and first.value and second.value:
         between = [] if node.orelse else after[:-1]
         if any(isinstance(each, ast.Return) for part in between for each in ast.walk(part)):
             return None
-        test, early = Unconverted().visit(copy.deepcopy(node.test)), first.value
+        early = first.value
         made: List[Node] = []
         if between:  # these may assign variables that the test and the early result use
             made = [ast.Assign([ast.Name("is_early", ast.Store())], test)]
@@ -213,10 +248,10 @@ def of_branch(node: Node, context: Context) -> Optional[List[Node]]:
             )
         made = [*made, *between, ast.Return(chosen(test, early, second.value))]
         return [*made, *after] if node.orelse else made
-    return of_long_branch(node, after)
+    return of_long_branch(node, test, after)
 
 
-def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
+def of_long_branch(node: Node, test: Node, after: List[Node]) -> Optional[List[Node]]:
     """Rewrite an `if` with assignments: compute both sides, and choose each variable that is used later."""
     made: List[Node] = []
     sides = []
@@ -237,7 +272,7 @@ def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
     for name in sorted({*sides[0], *sides[1]} & loaded):
         both = (side.get(name, name) for side in sides)
         first, second = (ast.Name(each, ast.Load()) if isinstance(each, str) else each for each in both)
-        made.append(ast.Assign([ast.Name(name, ast.Store())], chosen(node.test, first, second)))
+        made.append(ast.Assign([ast.Name(name, ast.Store())], chosen(test, first, second)))
     return [*made, *after]
 
 
@@ -271,7 +306,7 @@ def of_cache(node: Node, context: Context) -> Optional[List[Node]]:
     codes = [ast.unparse(each.targets[0]) for each in node.body]
     names = {code: re.findall(r"\w+", code)[1] for code in codes if code.startswith("self.") and code in used}
 
-    def change(each: Node, _module: Any) -> Optional[Node]:
+    def change(each: Node, _context: Any) -> Optional[Node]:
         code = ast.unparse(each)
         return ast.Name(names[code], each.ctx) if code in names else None
 
@@ -305,7 +340,7 @@ def _padded(node: Node, context: Context, missing: Node, new: Node) -> Optional[
     """Return the only statement of an `if`, with `new` in place of the expression `missing`."""
     body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
     text = ast.unparse(missing)
-    change = in_expression(lambda each, _module: new if ast.unparse(each) == text else None)
+    change = in_expression(lambda each, _context: new if ast.unparse(each) == text else None)
     return change(body, context) if body is not None else None
 
 
@@ -330,7 +365,7 @@ def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
         names, start, last = [step, *names], [f"torch.as_tensor({first})", *start], [f"{step} + 1", *last]
         body = [Selected(step).visit(each) for each in body]
     else:
-        test = Unconverted().visit(copy.deepcopy(node.test))
+        test = as_tensors(node.test, [])  # what a pass sets may be a tensor
     given = ", ".join(names)
     text = f"""
 def going({given}):
@@ -500,8 +535,8 @@ def of_assert(node: Node, context: Context) -> Optional[List[Node]]:
     raises = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Raise) is not None
     if not raises and not isinstance(node, ast.Assert):
         return None
-    test = Unconverted().visit(copy.deepcopy(node.test))
-    test = parsed("torch.logical_not(T)", T=test) if raises else test
+    test = as_tensors(node.test, context.before)
+    test = negated(test) if raises else test
     given, told = getattr(node, "msg", None), "unexpected" if raises else "check failed"
     message = given if isinstance(given, ast.Constant) else ast.Constant(f"{told}: {ast.unparse(node.test)}")
     return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *context.after]
@@ -520,8 +555,9 @@ def of_try(node: Node, context: Context) -> Optional[List[Node]]:
 
 
 @in_expression
-def either(node: Node, _module: Any) -> Optional[Node]:
-    return chosen(node.test, node.body, node.orelse) if isinstance(node, ast.IfExp) else None
+def either(node: Node, context: Context) -> Optional[Node]:
+    fits = isinstance(node, ast.IfExp)
+    return chosen(as_tensors(node.test, context.before), node.body, node.orelse) if fits else None
 
 
 def picked(statement: Node, context: Context) -> Optional[List[Node]]:
@@ -546,7 +582,7 @@ def picked(statement: Node, context: Context) -> Optional[List[Node]]:
         inner = each_of(node.func) if isinstance(node, ast.Call) else None
         return (ast.Call(inner[0], node.args, node.keywords), *inner[1:]) if inner is not None else None
 
-    def change(node: Node, _module: Any) -> Optional[Node]:
+    def change(node: Node, _context: Any) -> Optional[Node]:
         found = each_of(node)
         of_number = "torch.as_tensor(E, device=K.device)"  # for a table of numbers
         each = "E" if isinstance(node, ast.Call) else of_number
@@ -606,7 +642,7 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
     Empty if the statement does not fit. `used`: variables needed after a pass; `known`: set before the loop.
     """
     if isinstance(node, ast.If):
-        test = parsed("going & ~(T)", T=Unconverted().visit(copy.deepcopy(node.test)))
+        test = parsed("going & T", T=negated(as_tensors(node.test, [])))
         leaves = only(node.body, ast.Break) is not None and not node.orelse
         return [ast.Assign([ast.Name("going", ast.Store())], test)] if leaves else []
     if (grown := grown_by(node)) is not None:  # what grows after the exit is cut off at the end
@@ -632,25 +668,22 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
 _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
 
 
-def own_size(statement: Node, context: Context) -> Optional[List[Node]]:
+@in_expression
+def own_size(node: Node, context: Context) -> Optional[Node]:
     """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)` with the input's size in place of the batch size 8."""
-
-    def change(node: Node, _module: Any) -> Optional[Node]:
-        if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
-            return None
-        whole = isinstance(node.args[0], (ast.Tuple, ast.List))
-        sizes = node.args[0].elts if whole else node.args
-        first = sizes[0] if sizes else None
-        if not isinstance(first, ast.Constant) or not isinstance(first.value, int) or first.value < 2:
-            return None
-        owner = node.func.value
-        named = isinstance(owner, ast.Name) and owner.id != "torch"
-        batch = parsed("X.shape[0]", X=owner if named else ast.Name(context.parameters[0], ast.Load()))
-        new = copy.deepcopy(node)
-        (new.args[0].elts if whole else new.args)[0] = batch
-        return new
-
-    return in_expression(change)(statement, context)
+    if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
+        return None
+    whole = isinstance(node.args[0], (ast.Tuple, ast.List))
+    sizes = node.args[0].elts if whole else node.args
+    first = sizes[0] if sizes else None
+    if not isinstance(first, ast.Constant) or not isinstance(first.value, int) or first.value < 2:
+        return None
+    owner = node.func.value
+    named = isinstance(owner, ast.Name) and owner.id != "torch"
+    batch = parsed("X.shape[0]", X=owner if named else ast.Name(context.parameters[0], ast.Load()))
+    new = copy.deepcopy(node)
+    (new.args[0].elts if whole else new.args)[0] = batch
+    return new
 
 
 def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
@@ -666,15 +699,32 @@ def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
     return [new, *context.after] if found else None
 
 
+def of_parts(node: Node, context: Context) -> Optional[Node]:
+    """Write the numbers in `torch.where(c, z, 1j)` as tensors: a compile has no complex numbers (2.13)."""
+    if not calls_method(node, "where", "masked_fill"):
+        return None
+    visit = Expressions(of_parts, context).visit
+    return ast.Call(visit(node.func), [complex_tensor(visit(each)) for each in node.args], node.keywords)
+
+
+def complex_tensor(node: Node) -> Node:
+    """Return code for a tensor of a number, and other code as it is."""
+    with contextlib.suppress(ValueError, TypeError):
+        value = complex(ast.literal_eval(node))
+        parts = (f"torch.tensor({part + 0.0})" for part in (value.real, value.imag))
+        return parsed(f"torch.complex({', '.join(parts)})")
+    return node
+
+
 CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 
 @in_expression
-def one_hot(node: Node, module: Any) -> Optional[Node]:
+def one_hot(node: Node, context: Context) -> Optional[Node]:
     """Rewrite `F.one_hot(i)` with the number of classes, if the module has it as an attribute."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
         return None
-    names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
+    names = [n for n in CLASSES if isinstance(getattr(context.module, n, None), int)]
     return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
 
 
@@ -836,6 +886,7 @@ REWRITES = [
         like(*((f"{kind}({old})", "X.item()") for kind in ("int", "float") for old in ("X.item()", "X"))),
         "take the number with .item()",
     ),
+    Rewrite("truth of a tensor", VALUE, like(("bool(X.item())", "X"), ("bool(X)", "X")), "keep the tensor"),
     Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
     Rewrite(
         "early exit",
@@ -920,6 +971,9 @@ REWRITES = [
         like(*((f"X[{part}:K]", f"X[{part}0:K]") for part in ("", ":, ", ":, :, ", "..., "))),
         "write the start",
         stage="compile",
+    ),
+    Rewrite(
+        "complex number", r"AssertionError: \n", in_expression(of_parts), "use complex tensors", "", "compile"
     ),
     Rewrite("number in a tuple", r"FakeTensorUpdater|\[TensorBox", no_numbers, "use a tensor", "", "compile"),
     Rewrite(
