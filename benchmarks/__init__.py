@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-WIDTH = 110
+WIDTH = 1000
 RESULTS = Path(__file__).with_name("results.json")
 
 

@@ -31,7 +31,8 @@ class Context:
     parameters: List[str]
 
 
-Made = Callable[[Node, Context], Optional[List[Node]]]
+Block = Optional[List[Node]]  # what replaces a statement and all after it, if a row fits
+Made = Callable[[Node, Context], Block]
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Expressions(ast.NodeTransformer):
 def in_expression(change: Change) -> Made:
     """Turn a rewrite of an expression into a rewrite of the statement around it."""
 
-    def made(statement: Node, context: Context) -> Optional[List[Node]]:
+    def made(statement: Node, context: Context) -> Block:
         every = Expressions(change, context)
         new = every.visit(copy.deepcopy(statement))
         return [new, *context.after] if every.count else None
@@ -131,6 +132,10 @@ class Renamed(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> Node:
         new = self.names.get(node.id, node.id)
         return ast.Name(new, node.ctx) if isinstance(new, str) else copy.deepcopy(new)
+
+
+def assign(name: str, value: Node) -> Node:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
 def calls(node: Node, *names: str) -> bool:
@@ -225,7 +230,7 @@ def only(statements: List[Node], kind: Any) -> Any:
     return statements[0] if len(statements) == 1 and isinstance(statements[0], kind) else None
 
 
-def of_branch(node: Node, context: Context) -> Optional[List[Node]]:
+def of_branch(node: Node, context: Context) -> Block:
     """Rewrite an `if` with torch.where, if both sides return, or its sides only assign variables."""
     after = context.after
     if not isinstance(node, ast.If):
@@ -239,19 +244,16 @@ def of_branch(node: Node, context: Context) -> Optional[List[Node]]:
         early = first.value
         made: List[Node] = []
         if between:  # these may assign variables that the test and the early result use
-            made = [ast.Assign([ast.Name("is_early", ast.Store())], test)]
-            made.append(ast.Assign([ast.Name("early", ast.Store())], early))
-            test, late = ast.Name("is_early", ast.Load()), ast.Name("early", ast.Load())
+            made = [assign("is_early", test), assign("early", early)]
             count = len(early.elts) if isinstance(early, ast.Tuple) else 0
-            early = (
-                ast.Tuple([parsed(f"E[{n}]", E=late) for n in range(count)], ast.Load()) if count else late
-            )
+            parts = in_tuple([f"early[{n}]" for n in range(count)])
+            test, early = parsed("is_early"), parsed(parts if count else "early")
         made = [*made, *between, ast.Return(chosen(test, early, second.value))]
         return [*made, *after] if node.orelse else made
     return of_long_branch(node, test, after)
 
 
-def of_long_branch(node: Node, test: Node, after: List[Node]) -> Optional[List[Node]]:
+def of_long_branch(node: Node, test: Node, after: List[Node]) -> Block:
     """Rewrite an `if` with assignments: compute both sides, and choose each variable that is used later."""
     made: List[Node] = []
     sides = []
@@ -266,13 +268,13 @@ def of_long_branch(node: Node, test: Node, after: List[Node]) -> Optional[List[N
                 names[target] = value
                 continue
             names[target] = f"{target}_{side}"
-            made.append(ast.Assign([ast.Name(names[target], ast.Store())], value))
+            made.append(assign(names[target], value))
         sides.append(names)
     loaded = {each.id for statement in after for each in ast.walk(statement) if isinstance(each, ast.Name)}
     for name in sorted({*sides[0], *sides[1]} & loaded):
         both = (side.get(name, name) for side in sides)
-        first, second = (ast.Name(each, ast.Load()) if isinstance(each, str) else each for each in both)
-        made.append(ast.Assign([ast.Name(name, ast.Store())], chosen(test, first, second)))
+        first, second = (parsed(each) if isinstance(each, str) else each for each in both)
+        made.append(assign(name, chosen(test, first, second)))
     return [*made, *after]
 
 
@@ -297,7 +299,7 @@ def value_of(node: Node) -> Node:
     return ast.BinOp(parsed(ast.unparse(target)), node.op, node.value) if target is not None else node.value
 
 
-def of_cache(node: Node, context: Context) -> Optional[List[Node]]:
+def of_cache(node: Node, context: Context) -> Block:
     """Rewrite `if n != self.n: self.n = n; self.x = f(n)` to `x = f(n)`, computed in each call."""
     tested = ast.unparse(node.test) if isinstance(node, ast.If) and not node.orelse else ""
     if "self." not in tested or not all(isinstance(each, ast.Assign) for each in node.body):
@@ -314,7 +316,7 @@ def of_cache(node: Node, context: Context) -> Optional[List[Node]]:
     return [Expressions(change).visit(copy.deepcopy(each)) for each in (*set_here, *context.after)]
 
 
-def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
+def of_padding(node: Node, context: Context) -> Block:
     """Rewrite `if n < w: x = pad(x, (0, w - n))`: always pad by `w`. Right if only `w` elements are used."""
     test = getattr(node, "test", None)
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
@@ -324,7 +326,7 @@ def of_padding(node: Node, context: Context) -> Optional[List[Node]]:
     return _padded(node, context, ast.BinOp(most, ast.Sub(), least), most)
 
 
-def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
+def of_remainder(node: Node, context: Context) -> Block:
     """Rewrite `if extra: x = pad(x, (0, k - extra))`, with `extra = n % k`, to pad by `(k - extra) % k`."""
     tested: Any = getattr(node, "test", None)
     tested = tested.left if isinstance(tested, ast.Compare) else tested
@@ -336,7 +338,7 @@ def of_remainder(node: Node, context: Context) -> Optional[List[Node]]:
     return _padded(node, context, missing, ast.BinOp(missing, ast.Mod(), rest.right))
 
 
-def _padded(node: Node, context: Context, missing: Node, new: Node) -> Optional[List[Node]]:
+def _padded(node: Node, context: Context, missing: Node, new: Node) -> Block:
     """Return the only statement of an `if`, with `new` in place of the expression `missing`."""
     body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
     text = ast.unparse(missing)
@@ -344,7 +346,7 @@ def _padded(node: Node, context: Context, missing: Node, new: Node) -> Optional[
     return change(body, context) if body is not None else None
 
 
-def of_loop(node: Node, context: Context) -> Optional[List[Node]]:
+def of_loop(node: Node, context: Context) -> Block:
     """Rewrite a `while` or a `for` over a range as while_loop, if its body only assigns variables."""
     counted = isinstance(node, ast.For) and calls(node.iter, "range") and isinstance(node.target, ast.Name)
     if not (counted or isinstance(node, ast.While)) or node.orelse:
@@ -396,7 +398,7 @@ def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
     return [wrapped.get(kinds.get(name, object), "{}").format(name) for name in names], last
 
 
-def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
+def of_slices(node: Node, context: Context) -> Block:
     """Rewrite a `for` over slices, with appends to lists, as scan, or as vmap if passes are independent."""
     slices = slices_of(node.iter, context) if isinstance(node, ast.For) and not node.orelse else None
     if slices is None:
@@ -411,7 +413,7 @@ def of_slices(node: Node, context: Context) -> Optional[List[Node]]:
     for name in own if "torch.arange" in slices else ():
         made = [Selected(name).visit(each) for each in made]
     if not isinstance(target, ast.Name):
-        made, target = [ast.Assign([target], ast.Name("each", ast.Load())), *made], ast.Name("each")
+        made, target = [ast.Assign([target], parsed("each")), *made], ast.Name("each")
     clones = in_tuple([f"{name}.clone()" for name in lists])
     parts = in_tuple([f"{name}_parts" if name in joins else name for name in lists])
     text = f"""
@@ -448,10 +450,10 @@ def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], Li
             stacked = f"{name}_parts.movedim(0, {first}).flatten({first}, {last})"
             joins[name] = f"{name} = torch.cat([{name}, {stacked}], {dim})"
             lists.append(name)
-            each = ast.Assign([ast.Name(name, ast.Store())], piece)
+            each = assign(name, piece)
         elif appends and ast.unparse(each.value.func.value) in empty.difference(lists):
             lists.append(each.value.func.value.id)
-            each = ast.Assign([ast.Name(lists[-1], ast.Store())], each.value.args[0])
+            each = assign(lists[-1], each.value.args[0])
         made.append(each)
     return made, lists, joins
 
@@ -530,7 +532,7 @@ class Selected(ast.NodeTransformer):
         return parsed(text, V=node.value)
 
 
-def of_assert(node: Node, context: Context) -> Optional[List[Node]]:
+def of_assert(node: Node, context: Context) -> Block:
     """Rewrite an assertion, or an `if` that only raises, with the message if that is a plain text."""
     raises = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Raise) is not None
     if not raises and not isinstance(node, ast.Assert):
@@ -542,7 +544,7 @@ def of_assert(node: Node, context: Context) -> Optional[List[Node]]:
     return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *context.after]
 
 
-def without_check(node: Node, context: Context) -> Optional[List[Node]]:
+def without_check(node: Node, context: Context) -> Block:
     """Drop `if i.numel() == 0: continue` (or `return`), because operators also accept an empty tensor."""
     if not isinstance(node, ast.If) or node.orelse:
         return None
@@ -550,7 +552,7 @@ def without_check(node: Node, context: Context) -> Optional[List[Node]]:
     return [*context.after] if is_of_size and isinstance(node.body[-1], (ast.Continue, ast.Return)) else None
 
 
-def of_try(node: Node, context: Context) -> Optional[List[Node]]:
+def of_try(node: Node, context: Context) -> Block:
     return [*node.body, *context.after] if isinstance(node, ast.Try) and not node.finalbody else None
 
 
@@ -560,7 +562,7 @@ def either(node: Node, context: Context) -> Optional[Node]:
     return chosen(as_tensors(node.test, context.before), node.body, node.orelse) if fits else None
 
 
-def picked(statement: Node, context: Context) -> Optional[List[Node]]:
+def picked(statement: Node, context: Context) -> Block:
     """Rewrite `self.experts[k.item()](x)` and `self.heads[NAMES[k.item()]](x)`: compute all, and pick one.
 
     A variable for the number or the element is replaced with its value, if it is used once.
@@ -611,7 +613,7 @@ def counted(loop: Node) -> Node:
     return ast.For(ast.Name("_", ast.Store()), passes, [leave, *loop.body], [])
 
 
-def of_exit(loop: Node, context: Context) -> Optional[List[Node]]:
+def of_exit(loop: Node, context: Context) -> Block:
     """Rewrite a loop with `if ...: break`. All passes run, but those after the exit change nothing."""
     loop = counted(loop) if isinstance(loop, ast.While) else loop
     exits = [each for each in getattr(loop, "body", ()) if isinstance(each, ast.If)]
@@ -644,7 +646,7 @@ def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
     if isinstance(node, ast.If):
         test = parsed("going & T", T=negated(as_tensors(node.test, [])))
         leaves = only(node.body, ast.Break) is not None and not node.orelse
-        return [ast.Assign([ast.Name("going", ast.Store())], test)] if leaves else []
+        return [assign("going", test)] if leaves else []
     if (grown := grown_by(node)) is not None:  # what grows after the exit is cut off at the end
         name, _, dim = grown
         text = f"{name}_size = torch.where(going, {name}.shape[{dim}], {name}_size)"
@@ -680,13 +682,13 @@ def own_size(node: Node, context: Context) -> Optional[Node]:
         return None
     owner = node.func.value
     named = isinstance(owner, ast.Name) and owner.id != "torch"
-    batch = parsed("X.shape[0]", X=owner if named else ast.Name(context.parameters[0], ast.Load()))
+    batch = parsed("X.shape[0]", X=owner if named else parsed(context.parameters[0]))
     new = copy.deepcopy(node)
     (new.args[0].elts if whole else new.args)[0] = batch
     return new
 
 
-def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
+def no_numbers(statement: Node, context: Context) -> Block:
     """Turn numbers into tensors in a tuple that is returned, or that a `while_loop` carries."""
     new, found = copy.deepcopy(statement), 0
     nodes: List[Any] = list(ast.walk(new))
@@ -753,10 +755,8 @@ class Padded(ast.NodeTransformer):
         target.elts[0] = outputs = ast.Name("outputs" if outputs.id == "_" else outputs.id, ast.Store())
         at = f"torch.arange(O.shape[{self.batch}], device=O.device)"
         places = [at, "L.to(O.device) - 1"] if self.batch == 0 else ["L.to(O.device) - 1", at]
-        last = parsed(
-            f"O[{', '.join(places)}].unsqueeze(0)", O=ast.Name(outputs.id, ast.Load()), L=self.lengths
-        )
-        return [node, ast.Assign([ast.Name(state.id, ast.Store())], last)]
+        last = parsed(f"O[{', '.join(places)}].unsqueeze(0)", O=parsed(outputs.id), L=self.lengths)
+        return [node, assign(state.id, last)]
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -845,7 +845,7 @@ ANY = f"{VALUE}|{SIZE}"
 UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an export that passed
 
 
-def as_tuple(node: Node, context: Context) -> Optional[List[Node]]:
+def as_tuple(node: Node, context: Context) -> Block:
     """Return a plain tuple: a package cannot have the types that `torch.topk` and others return."""
     if not isinstance(node, ast.Return) or node.value is None:
         return None
@@ -855,7 +855,7 @@ def as_tuple(node: Node, context: Context) -> Optional[List[Node]]:
 WRITES = ("print", "debug", "info", "warning", "error", "exception", "log", "write", "add_scalar")
 
 
-def only_outside(node: Node, context: Context) -> Optional[List[Node]]:
+def only_outside(node: Node, context: Context) -> Block:
     """Skip `print(f"{x.max():.2f}")` in an export, where tensors have no values."""
     call = node.value if isinstance(node, ast.Expr) else None
     if not calls(call, *WRITES) and not calls_method(call, *WRITES):
@@ -973,7 +973,7 @@ REWRITES = [
         stage="compile",
     ),
     Rewrite(
-        "complex number", r"AssertionError: \n", in_expression(of_parts), "use complex tensors", "", "compile"
+        "complex number", r"AssertionError: $", in_expression(of_parts), "use complex tensors", "", "compile"
     ),
     Rewrite("number in a tuple", r"FakeTensorUpdater|\[TensorBox", no_numbers, "use a tensor", "", "compile"),
     Rewrite(
