@@ -89,7 +89,7 @@ def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> 
     return len(expected) == len(actual) and all(alike)
 
 
-def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
+def faults(outputs: Tensors, expected: Tensors | None, infinities: bool, limits: Limits) -> Tensors:
     """Return masks of faulty elements: unexpected NaN (and infinities, if `infinities`) and wrong values."""
     masks = []
     for place, tensor in enumerate(outputs):
@@ -108,7 +108,7 @@ def compare_calls(
     before: Tensors,
     after: Tensors,
     limits: Limits,
-    masks: Optional[tuple[Tensors, Tensors]] = None,
+    masks: tuple[Tensors, Tensors] | None = None,
     by_expectation: bool = False,
 ) -> Comparison:
     """Compare `after` with `before`. `masks` mark the faulty elements of both.
@@ -160,7 +160,7 @@ def _change(
     )
 
 
-def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
+def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> int | None:
     """Count the faults of `whole` in the `part` that a call with fewer elements returned.
 
     Each output must equal the first or last elements of `whole` along one dimension, or all of it. Else None.
@@ -182,7 +182,7 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
     return bad if cut and len(whole) == len(part) else None
 
 
-def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
+def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[float | None, float | None]:
     """Return the largest difference of finite elements, and the largest magnitude of expected ones.
 
     Both are None for complex tensors, and unless the same elements are finite.
@@ -203,7 +203,7 @@ def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
     ]
 
 
-def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
+def input_change(place: int, before: Any, after: Any) -> InputChange | None:
     """Return the change of one input. None if it is unchanged."""
     if before is after or not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return None

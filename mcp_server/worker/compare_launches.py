@@ -9,7 +9,7 @@ import ctypes
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -193,7 +193,7 @@ def marks(
     kind: str,
     report: Report,
     unset: Mapping[str, list[str]] = {},
-    constants: Optional[ComparedConstants] = None,
+    constants: ComparedConstants | None = None,
 ) -> Callable[[Event], bool]:
     """Return a subscriber that fills `unset` tensors with NaN, and reports checksums of written ones."""
 
@@ -233,8 +233,8 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 class Judged:
     """The value that a tensor should hold, and the result of `measure`, or `why` it is unknown."""
 
-    stored: Optional[Stored] = None
-    facts: Optional[Closeness] = None
+    stored: Stored | None = None
+    facts: Closeness | None = None
     why: str = ""
 
 
@@ -299,7 +299,7 @@ class Judge:
             return Judged(why="no value of its nodes was kept")
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
-    def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
+    def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Judged | None:
         """Return the nearest candidate within the tolerance. None if there is none."""
         measured = [(measure(tensor, one.want), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]

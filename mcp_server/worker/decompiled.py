@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Hashable
 from functools import partial
 from types import ModuleType
-from typing import Any, Callable, ContextManager, Iterable, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterable, Iterator
 
 import torch
 from torch.jit._pickle import restore_type_tag
@@ -353,7 +353,7 @@ def operate_schemas(request: SchemasRequest, report: Report) -> None:
             report.event(schema_of(shim, *found))
 
 
-def overload_of(shim: str) -> Optional[tuple[str, str]]:
+def overload_of(shim: str) -> tuple[str, str] | None:
     """Split a shim into operator and overload at one of its underscores. None if there is none."""
     places = [at for at, letter in enumerate(shim) if letter == "_"]
     for at in [len(shim), *reversed(places)]:
@@ -442,7 +442,7 @@ def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
         report.event(found)
 
 
-def captured_arguments(path: str) -> tuple[list[Optional[torch.Tensor]], list[Any]]:
+def captured_arguments(path: str) -> tuple[list[torch.Tensor | None], list[Any]]:
     """Return the tensors (None: undefined) and numbers of a kernel capture. May raise `Refused`."""
     loaded = load_file(path, "kernel capture", "cpu", [restore_type_tag])
     arguments = loaded.get("args") if isinstance(loaded, dict) else None
@@ -484,7 +484,7 @@ def judge_capture(capture: CapturedLaunch, judge: LaunchByLaunch) -> events.Capt
     return found
 
 
-def defined(found: Iterable[tuple[Any, Optional[torch.Tensor]]]) -> Tensors:
+def defined(found: Iterable[tuple[Any, torch.Tensor | None]]) -> Tensors:
     return {place: each for place, each in found if each is not None}
 
 
@@ -510,7 +510,7 @@ class Program:
         with torch.no_grad():
             return only_tensors(self.module.Model(*self.weights)(*flat))
 
-    def run(self, flat: list[Any]) -> Optional[Meaning]:
+    def run(self, flat: list[Any]) -> Meaning | None:
         """Run the program. Return its outputs, by number. None if it raises (`error`)."""
         try:
             return Meaning(lambda prepared: self._outputs(flat, prepared))

@@ -14,7 +14,7 @@ import sys
 import traceback
 from operator import attrgetter
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -119,7 +119,7 @@ def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
 def callers() -> list[FrameType]:
     """Return the user's frames of the current thread, innermost first."""
     found: list[FrameType] = []
-    frame: Optional[FrameType] = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < FRAMES:
         if not is_ours(frame.f_code):
             found.append(frame)
@@ -174,7 +174,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
     return [packed(leaf) for leaf in leaves]
 
 
-def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
+def restore(record: CallRecord) -> tuple[list[Any], tuple[Any, Any] | None]:
     """Return the leaves, and (args, kwargs), or None if the tree or a leaf could not be saved."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]

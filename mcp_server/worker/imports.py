@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Sequence, Union
 
 from .events import OperatorsTaken
 from .report import Refused, Report, facts
@@ -259,7 +259,7 @@ def _reads(code: CodeType) -> Iterator[str]:
 
 def _changed(node: ast.stmt) -> str:
     """Return `name` for a statement `name[i] = …`, `name.part = …` or `name.method(…)`. Else ""."""
-    target: Optional[ast.expr] = None
+    target: ast.expr | None = None
     if isinstance(node, _ASSIGNMENTS):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

@@ -15,7 +15,7 @@ import json
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union, cast
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union, cast
 
 import torch
 from torch.utils import _pytree
@@ -139,7 +139,7 @@ def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
     return Inputs(tuple(make(spec, generator) for spec in asked), {})
 
 
-def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
+def flatten(inputs: Inputs, in_spec: str | None) -> list[Any]:
     """Return the tensors in the order in which the package takes them.
 
     Do as `AOTICompiledModel.__call__` does (torch/export/pt2_archive/_package.py, 2.13): drop every leaf that

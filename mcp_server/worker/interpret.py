@@ -13,7 +13,7 @@ import inspect
 import re
 from collections import Counter
 from functools import partial
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 
 import torch
 from torch._library.custom_ops import OPDEFS
@@ -159,13 +159,13 @@ class Watcher(torch.fx.Interpreter):
         self.symbols = bind(module, leaves)
         self.event_counts: Counter[object] = Counter()
         self.bad: set[str] = set()
-        self.exact: Optional[torch.Tensor] = None
+        self.exact: torch.Tensor | None = None
         self.overflowed: set[str] = set()
         self.training: set[str] = set()
         self.differs = False  # whether a user's operator depends on the layout of its arguments
-        self.negative: Optional[tuple[int, torch.Tensor]] = None
+        self.negative: tuple[int, torch.Tensor] | None = None
         self.lossy: set[str] = set()
-        self.twice: Optional[dict[str, list[int]]] = None
+        self.twice: dict[str, list[int]] | None = None
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
@@ -276,7 +276,7 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
     ]
 
 
-def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[Broken]:
+def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Broken | None:
     """Return both layouts if they differ. Ignore strides of dimensions of size 1, and data-dependent shapes.
 
     `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
@@ -296,7 +296,7 @@ def _but_strides(layout: Layout) -> tuple[object, ...]:
 
 
 def layout(tensor: Any, symbols: dict[Any, int]) -> Layout:
-    def number(size: Any) -> Optional[int]:
+    def number(size: Any) -> int | None:
         if isinstance(size, int):
             return size
         value = size.node.expr.subs(symbols)
@@ -345,7 +345,7 @@ def _with_copies(target: Any, args: Any, kwargs: Any) -> Any:
 class Formed(torch.fx.Interpreter):
     """Runs the program. `made` gives the result of an operator, of `nodes` if given, or None to run it."""
 
-    def __init__(self, module: Any, made: Callable[..., Any], nodes: Optional[set[str]] = None) -> None:
+    def __init__(self, module: Any, made: Callable[..., Any], nodes: set[str] | None = None) -> None:
         super().__init__(module)
         self.made, self.nodes, self.changed = made, nodes, True
 
@@ -369,7 +369,7 @@ def contiguously(target: Any, args: Any, kwargs: Any) -> Any:
     return None if getattr(target, "namespace", "aten") in OWN else _with_copies(target, args, kwargs)
 
 
-def negative(target: Any, args: Any) -> Optional[tuple[int, torch.Tensor]]:
+def negative(target: Any, args: Any) -> tuple[int, torch.Tensor] | None:
     """Return the only index of an indexing, with its place, if any of its values is negative."""
     indices = args[1] if target is torch.ops.aten.index.Tensor else ()
     found = [(place, index) for place, index in enumerate(indices) if index is not None]
@@ -390,7 +390,7 @@ def absent(target: Any, args: Any, kwargs: Any) -> Any:
 MOST_WRITTEN = 1 << 20  # elements of an index that are compared
 
 
-def written(target: Any, args: Any) -> Optional[tuple[list[torch.Tensor], torch.Tensor]]:
+def written(target: Any, args: Any) -> tuple[list[torch.Tensor], torch.Tensor] | None:
     """Return the indices and values of a write by index that adds nothing up. None for other operators."""
     name = str(target).replace("_.", ".")
     if name == "aten.index_put.default" and not any(args[3:]):
@@ -403,7 +403,7 @@ def written(target: Any, args: Any) -> Optional[tuple[list[torch.Tensor], torch.
     return None
 
 
-def twice(target: Any, args: Any) -> Optional[dict[str, list[int]]]:
+def twice(target: Any, args: Any) -> dict[str, list[int]] | None:
     """Return two elements of an index that name one place, if it matters which value is written last."""
     found = written(target, args)
     if found is None or found[0][0].dim() == 0 or found[0][0].numel() > MOST_WRITTEN:
@@ -573,7 +573,7 @@ MODULAR = ("bitwise_", "__and__", "__or__", "__xor__", "remainder", "fmod", "__r
 MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are not computed again
 
 
-def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+def exact(target: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """Compute an integer operator again in int64, or in float64 if it converts to a narrower float.
 
     None for other operators.
@@ -602,7 +602,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     return result if made else None
 
 
-def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
+def overflowed(result: Any, wide: torch.Tensor) -> dict[str, object] | None:
     """Return the first element that does not fit its dtype, with the `count` of all. None if all fit."""
     if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None

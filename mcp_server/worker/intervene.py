@@ -12,7 +12,7 @@ import faulthandler
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Iterator, Optional, Sequence, cast
+from typing import Any, Callable, Iterator, Sequence, cast
 
 import torch
 
@@ -69,7 +69,7 @@ class Caller:
     phase: str = "starting"  # for the report of an error
     _alive: list[Any] = field(default_factory=list)  # constants that a user-managed update needs
     _inputs: dict[str, list[Any]] = field(default_factory=dict)
-    _replacement: Optional[Replacement] = None
+    _replacement: Replacement | None = None
 
     def make(self, planned: PlannedCall) -> Made:
         """Make a call of the plan with its changes and options. If the last step is an update, only apply it.
@@ -157,7 +157,7 @@ class Caller:
 
 
 @contextlib.contextmanager
-def ended_after(seconds: Optional[float]) -> Iterator[None]:
+def ended_after(seconds: float | None) -> Iterator[None]:
     """End the process with status 1 if the body takes longer, even in native code."""
     if seconds is None:
         yield
@@ -176,7 +176,7 @@ class Reference:
     label: str
     outputs: list[torch.Tensor]
     key: str = ""
-    depends: Optional[list[torch.Tensor]] = None
+    depends: list[torch.Tensor] | None = None
 
 
 class Trial:
@@ -186,11 +186,11 @@ class Trial:
         self.request = request
         self.limits = (request.get("rtol"), request.get("atol"))
         self.expected = expectation(request.get("expect"))
-        self.reference: Optional[Reference] = None
+        self.reference: Reference | None = None
         if request.get("against"):
             self.reference = Reference("before", load_file(request["against"]))
         self.caller = Caller(request, report)
-        self._made: Optional[Made] = None
+        self._made: Made | None = None
 
     def make(self, planned: PlannedCall) -> CallFacts:
         """Make one call of the plan. Return its facts, also if it raises."""
@@ -308,7 +308,7 @@ class Trial:
             return ()
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
-    def _search(self, planned: PlannedCall) -> Optional[Search]:
+    def _search(self, planned: PlannedCall) -> Search | None:
         """Return a search for the fewest changed elements.
 
         None if the call has options, a check or earlier calls, or if the unchanged call failed on a GPU.
@@ -321,7 +321,7 @@ class Trial:
             return None
         step = steps[-1] if steps else Step()
 
-        def good(leaves: list[Any]) -> Optional[list[torch.Tensor]]:
+        def good(leaves: list[Any]) -> list[torch.Tensor] | None:
             """Return the outputs of the call. None if it fails or an output has a faulty element."""
             try:
                 outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
@@ -335,7 +335,7 @@ class Trial:
         expected = self.expected.among(outputs) if self.expected is not None else None
         return faults(outputs, expected, self.request.get("infinities", False), self.limits)
 
-    def _compare(self, planned: PlannedCall, outputs: list[torch.Tensor]) -> Optional[Comparison]:
+    def _compare(self, planned: PlannedCall, outputs: list[torch.Tensor]) -> Comparison | None:
         """Compare with the reference, then update the reference."""
         label, key = planned["label"], planned.get("key", "")
         if self.reference is not None and self.reference.key not in ("", key):
@@ -387,7 +387,7 @@ class Search:
 
     original: list[Any]
     changed: list[Any]
-    call: Callable[[list[Any]], Optional[list[torch.Tensor]]]
+    call: Callable[[list[Any]], list[torch.Tensor] | None]
     calls: int = 0
 
     def run(self) -> Places:
@@ -416,7 +416,7 @@ class Search:
             found += [(number, int(place)) for place in places]
         return found if len(found) <= MOST_ELEMENTS else []
 
-    def outputs(self, places: Sequence[tuple[int, int]], other: bool = False) -> Optional[list[torch.Tensor]]:
+    def outputs(self, places: Sequence[tuple[int, int]], other: bool = False) -> list[torch.Tensor] | None:
         """Make the call with only these elements changed. With `other`, set them to another valid value."""
         self.calls += 1
         leaves = list(self.original)

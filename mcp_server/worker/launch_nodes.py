@@ -15,7 +15,7 @@ import json
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Sequence, TypeVar, cast
+from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, cast
 
 import torch
 from torch.fx import Node
@@ -202,7 +202,7 @@ class ProgramGraph:
         return {self.by_name[name]: value for (name, _, product), value in known.items() if product}
 
 
-def bias_of(node: Node) -> Optional[Node]:
+def bias_of(node: Node) -> Node | None:
     """Return the bias of a product if it is a constant of the program; None otherwise."""
     place, factors = BIAS.get(operator_name(node), (0, ()))
     bias = node.args[place] if factors and len(node.args) > place else None
@@ -230,7 +230,7 @@ def _holders(node: Node, place: int) -> list[Node]:
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
-def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return the values, in row-major order, in another shape and dtype."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 

@@ -16,7 +16,7 @@ import sys
 import time
 import zipfile
 from functools import partial
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.utils import _pytree
@@ -137,7 +137,7 @@ FULL_UPDATE = 1  # place of `check_full_update` among the arguments after the co
 
 
 def update_package(
-    loader: Any, step: Step, report: Report, changed: Optional[ReplayRequest] = None
+    loader: Any, step: Step, report: Report, changed: ReplayRequest | None = None
 ) -> dict[str, torch.Tensor]:
     """Apply an update, altered by `changed`. Return its constants, which the caller must keep alive."""
     changed = changed or {}
@@ -311,7 +311,7 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 
 
 def compiled(
-    program: Any, request: CompileRequest, report: Report, more: Optional[Configs] = None
+    program: Any, request: CompileRequest, report: Report, more: Configs | None = None
 ) -> tuple[str, float]:
     """Compile a program to `package_path`, with `more` options. Return the path and the seconds."""
     configs = {**decode(request.get("inductor_configs") or {}), **(more or {})}

@@ -14,7 +14,7 @@ import platform
 import re
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .protocol import Request
@@ -44,7 +44,7 @@ def operate(_request: Request, report: Report) -> None:
             report.event(Gpu(index, error="{}: {}".format(type(error).__name__, error)))
 
 
-def _triton_version() -> Optional[str]:
+def _triton_version() -> str | None:
     from importlib import metadata
 
     for distribution in ("triton", "pytorch-triton"):
@@ -55,7 +55,7 @@ def _triton_version() -> Optional[str]:
     return "unknown" if importlib.util.find_spec("triton") else None
 
 
-def _initialise_cuda() -> tuple[str, Optional[int]]:
+def _initialise_cuda() -> tuple[str, int | None]:
     """Return why CUDA is not available ("" if it is), and the version of its driver, if known."""
     import torch
 
@@ -95,7 +95,7 @@ def headers() -> dict[str, object]:
     }
 
 
-def _package_directory(name: str) -> Optional[str]:
+def _package_directory(name: str) -> str | None:
     """Return the directory of an installed package without importing it."""
     spec = importlib.util.find_spec(name)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
-from typing import Mapping, Optional, cast
+from typing import Mapping, cast
 
 import torch
 
@@ -108,12 +108,12 @@ METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")
 class Saver:
     """Saves tensors into `directory`, at most `cap` bytes. Without a directory, it saves nothing."""
 
-    def __init__(self, directory: Optional[str], cap: int) -> None:
+    def __init__(self, directory: str | None, cap: int) -> None:
         self.directory = directory
         self.cap = self.left = cap
         self.refused = 0
 
-    def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
+    def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> str | None:
         """Return the path of the new file. None if the tensor should not or cannot be saved."""
         if self.directory is None:
             return None

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import traceback
-from typing import Any, Callable, Collection, Iterator, Optional
+from typing import Any, Callable, Collection, Iterator
 
 import torch
 
@@ -76,7 +76,7 @@ class Library:
     def __init__(self, state: State) -> None:
         self._state = state
         self._callback: Any = None
-        self.failure: Optional[str] = None
+        self.failure: str | None = None
 
     def subscribe(self, subscriber: Callable[[Event], bool]) -> None:
         """Call `subscriber` before and after each launch.
@@ -166,9 +166,9 @@ class _Shim:
         self._delete.argtypes = [ctypes.c_void_p]
         # Whether `alloc_tensor_by_stealing_from_void_ptr` does not free its handle (seen in 2.11 and 2.13).
         # Such a handle keeps the tensor's memory in use until it is deleted.
-        self._leaves: Optional[bool] = None
+        self._leaves: bool | None = None
 
-    def tensor(self, handle: int) -> Optional[torch.Tensor]:
+    def tensor(self, handle: int) -> torch.Tensor | None:
         """Return the tensor. None if it is undefined or its handle cannot be copied."""
         copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
@@ -183,7 +183,7 @@ class _Shim:
             self._delete(copy)
         return tensor
 
-    def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
+    def _stolen(self, handle: int) -> tuple[ctypes.c_void_p | None, torch.Tensor | None]:
         """Return a copy of the handle, and the tensor made from it. Both are None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
@@ -194,14 +194,14 @@ class _Shim:
 _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
-def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
+def tensor_of(argument: Argument) -> torch.Tensor | None:
     """Return the tensor of an argument, in the memory of the model. None if it has none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)
 
 
-def strided(argument: Argument) -> Optional[torch.Tensor]:
+def strided(argument: Argument) -> torch.Tensor | None:
     """Wait for the GPU and return the tensor of an argument. None if it has none, or one without strides."""
     tensor = tensor_of(argument)
     if tensor is None or tensor.layout is not torch.strided:

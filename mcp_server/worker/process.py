@@ -17,7 +17,7 @@ import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -27,7 +27,7 @@ from .report import Overrun
 from .tensors import is_plain, only_tensors, span
 
 
-def process_limits() -> tuple[Optional[int], Optional[int]]:
+def process_limits() -> tuple[int | None, int | None]:
     """Return the limit on open files (None unless it is reached) and on file size (None if there is none)."""
     no_files = None
     try:
@@ -38,7 +38,7 @@ def process_limits() -> tuple[Optional[int], Optional[int]]:
     return no_files, _limit(resource.RLIMIT_FSIZE)
 
 
-def _limit(kind: int) -> Optional[int]:
+def _limit(kind: int) -> int | None:
     limit = resource.getrlimit(kind)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -48,7 +48,7 @@ ENOUGH_FOR_THREADS = 1 << 20  # elements: enough for torch to split the work amo
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
-def headroom() -> tuple[Optional[int], str]:
+def headroom() -> tuple[int | None, str]:
     """Return the bytes that this process may still map, and the limit's name, or (None, "") without limit."""
     found = []
     for name, column in _COLUMNS.items():
@@ -59,7 +59,7 @@ def headroom() -> tuple[Optional[int], str]:
 
 
 @contextlib.contextmanager
-def limited(left: Optional[int]) -> Iterator[None]:
+def limited(left: int | None) -> Iterator[None]:
     """Let the body map at most `left` more bytes. Start torch's threads before, as earlier calls do.
 
     Set RLIMIT_AS even if RLIMIT_DATA was the limit: memory that a call maps is private and writable, and
@@ -86,7 +86,7 @@ def _mapped(column: int = 0) -> int:
 _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-64, 64 on AArch64)
 
 
-def stack_bytes() -> Optional[int]:
+def stack_bytes() -> int | None:
     """Return the stack size of the current thread. None if it is unlimited or unknown.
 
     The main thread's stack grows up to RLIMIT_STACK, which a program may change. For other threads, ask
@@ -107,7 +107,7 @@ def stack_bytes() -> Optional[int]:
     return None if failed else int(size.value)
 
 
-def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
+def on_stack(size: int | None, function: Callable[[], Any]) -> Any:
     """Call `function` in a new thread with a stack of `size` bytes, or, if that is None, in this thread."""
     if size is None:
         return function()
@@ -240,7 +240,7 @@ def idle(patience_s: float = 2.0) -> bool:
     return True
 
 
-def current_device() -> Optional[int]:
+def current_device() -> int | None:
     """Return the index of the current CUDA device. None before CUDA is used and after a fatal CUDA error."""
     try:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None

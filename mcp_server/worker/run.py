@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from functools import partial
-from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
@@ -103,7 +103,7 @@ class Expected(list[torch.Tensor]):
         return [compared.get(place, output) for place, output in enumerate(outputs)]
 
 
-def expectation(path: Optional[str], side: str = "expected") -> Optional[Expected]:
+def expectation(path: str | None, side: str = "expected") -> Expected | None:
     """Return the tensors of a file, or one side if it holds a comparison. May raise `Refused`."""
     if not path:
         return None
@@ -121,7 +121,7 @@ def expectation(path: Optional[str], side: str = "expected") -> Optional[Expecte
     return tensors
 
 
-def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: Any, report: Report) -> None:
+def judge(request: RunRequest, expected: list[torch.Tensor] | None, result: Any, report: Report) -> None:
     """Report `compared_expected` and `checked_outputs`. Refuse a check that the expected outputs fail."""
     outputs = only_tensors(result)
     if expected is not None:
@@ -195,7 +195,7 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     return result
 
 
-def watching(how: Optional[str], report: Report) -> ContextManager[Any]:
+def watching(how: str | None, report: Report) -> ContextManager[Any]:
     """Return a context in which custom operators are watched or repaired, if the request says so."""
     if not how:
         return contextlib.nullcontext()

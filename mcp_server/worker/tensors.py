@@ -6,7 +6,7 @@ import cmath
 import hashlib
 import math
 from dataclasses import replace
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Union
 
 import torch
 from torch.utils import _pytree
@@ -40,7 +40,7 @@ def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return ~((one == other) | ((one != one) & (other != other)))
 
 
-def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
+def furthest(one: torch.Tensor, other: torch.Tensor) -> float | None:
     """Return the largest finite difference between two tensors of one shape. None if there is none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
@@ -214,7 +214,7 @@ def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describ
 MASK = str(-math.inf)
 
 
-def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
+def first_non_finite(tensor: torch.Tensor) -> OddElement | None:
     """Return the first NaN or +inf in row-major order. If there are none, return the first -inf."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
@@ -225,16 +225,16 @@ def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
     return found if worse is None else replace(worse, count=found.count)
 
 
-def first_outside(tensor: torch.Tensor, low: int, high: int) -> Optional[OddElement]:
+def first_outside(tensor: torch.Tensor, low: int, high: int) -> OddElement | None:
     """Return the first integer outside [low, high)."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         return None
     return _first(tensor, lambda part: (part < low) | (part >= high))
 
 
-def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> Optional[OddElement]:
+def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> OddElement | None:
     count = 0
-    first: Optional[tuple[int, Any]] = None
+    first: tuple[int, Any] | None = None
     for number, part in enumerate(tensor.detach().reshape(-1).split(CHUNK)):
         values = _comparable(part)
         mask = bad(values)
@@ -266,7 +266,7 @@ def span(shape: Any, stride: Any) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
-def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
+def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor | None:
     """Return the tensor's memory in another layout. None if the memory is too small for it."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room

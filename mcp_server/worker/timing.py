@@ -25,7 +25,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
@@ -607,7 +607,7 @@ def _called(program: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
     return node
 
 
-def _cut_by(use: Any) -> Optional[Tuple[int, int, int]]:
+def _cut_by(use: Any) -> tuple[int, int, int] | None:
     """Return (negative dimension, first, end) of a select, or a slice that keeps at most half. Else None."""
     name, args = getattr(use.target, "_opname", ""), use.args
     if name not in ("select", "slice") or len(args) < 3 or not isinstance(args[2], int):

@@ -55,6 +55,7 @@ def _interface(text: str) -> Iterator[str]:
     signature = read_signature(text)
     for item in signature.inputs:
         dims = [f"{d.size or d.expression} of {d.lower}..{d.upper}" for d in item.dims]
+        dims = [each.removesuffix(" of None..None") for each in dims]
         yield f"{item.label} {item.dtype} {dims} {item.strides} {item.device_type}"
     for symbol in signature.symbols:
         yield f"{symbol.symbol} = {symbol.solution or symbol.name} {symbol.what} {symbol.dim}"
@@ -67,7 +68,9 @@ def _lines(wrapper: Any) -> Iterator[str]:
     yield from _interface(wrapper.text)
     for kernel in wrapper.kernels.values():
         blocks = f"warps {kernel.num_warps} shared {kernel.shared_bytes} {kernel.block_sizes} {kernel.grid}"
-        yield f"kernel {kernel.name}: {kernel.kind} {kernel.symbol} {kernel.cubin} {blocks}"
+        symbol = kernel.symbol if kernel.symbol != kernel.name else "same"
+        text = f"kernel {kernel.name}: {kernel.kind} {symbol} {kernel.cubin} {blocks}"
+        yield text.removesuffix("warps None shared None {} ()")
     for body in filter(None, (wrapper.folding, wrapper.run)):
         yield f"{body.name}:"
         for buffer in body.buffers.values():
@@ -95,9 +98,9 @@ def _launch(wrapper: Any, flow: Dataflow, launch: Launch) -> Iterator[str]:
     yield f"{launch.index} line {launch.line}: {name}{checked} {where}".rstrip()
     for argument in launch.arguments:
         if argument.kind != "context":
-            yield f"    {_argument(argument)}{_written_by(flow, launch, argument)}"
+            yield f" {_argument(argument)}{_written_by(flow, launch, argument)}"
     if grid := wrapper.grid(launch):
-        yield f"    grid {' , '.join(grid)}"
+        yield f" grid {' , '.join(grid)}"
 
 
 def _argument(argument: Argument) -> str:

@@ -25,7 +25,7 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.utils import _pytree as pytree
@@ -70,7 +70,7 @@ MOST = 14
 DEPTH = 3  # most changes in one attempt
 QUICK_S = 8.0  # after a longer export, do not compile, which would take minutes
 # Sizes at which a change is compared with eager mode: each function gets the example's size and its `Dim`.
-STEPS: Dict[str, Callable[[int, Any], int]] = {
+STEPS: dict[str, Callable[[int, Any], int]] = {
     "example": lambda size, _dim: size,
     "less": lambda size, dim: max(size - 1, _end(dim, "min", 0)),
     "more": lambda size, dim: min(size + 1, _end(dim, "max", size + 1)),
@@ -79,20 +79,20 @@ STEPS: Dict[str, Callable[[int, Any], int]] = {
     "twice": lambda size, dim: min(2 * size, _end(dim, "max", 2 * size)),
 }
 # Other values of the example: a change may be right on only one side of a branch.
-VALUES: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zeros": torch.zeros_like,
     "negative": lambda leaf: -leaf if leaf.is_floating_point() else leaf.clone(),
 }
-Wanted = List[Tuple[str, List[torch.Tensor]]]  # eager mode's results by step
+Wanted = list[tuple[str, list[torch.Tensor]]]  # eager mode's results by step
 
 
 @dataclass(frozen=True)
 class State:
     """What forward may change in a module: pairs of a tensor, attributes or container, and its content."""
 
-    tensors: List[Tuple[torch.Tensor, torch.Tensor]]
-    attributes: List[Tuple[Dict[str, Any], Dict[str, Any]]]
-    containers: List[Tuple[Any, Any]]
+    tensors: list[tuple[torch.Tensor, torch.Tensor]]
+    attributes: list[tuple[dict[str, Any], dict[str, Any]]]
+    containers: list[tuple[Any, Any]]
 
 
 def state_of(module: torch.nn.Module, only_python: bool = False) -> State:
@@ -147,7 +147,7 @@ def spent() -> float:
 
 def attempts(
     failing: Failing, tell: Callable[[str], None] = lambda _line: None, *, only_lines: bool = False
-) -> List[Attempt]:
+) -> list[Attempt]:
     """Return the changes tried, in order, until one passed. Restore the module and torch.
 
     `tell` gets a line before each attempt. `only_lines`: try only changes of the model's lines.
@@ -220,7 +220,7 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
             return
 
 
-def _behind(failing: Failing, change: Change, error: BaseException) -> Optional[Failing]:
+def _behind(failing: Failing, change: Change, error: BaseException) -> Failing | None:
     """Return the failure after a change, if it is at another line, in the compile or in a size, or None."""
     if change.owner is None:
         sized = replace(failing, error=error, lines=[])
@@ -260,7 +260,7 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
             yield told
 
 
-def _narrowing(failing: Failing) -> List[Place]:
+def _narrowing(failing: Failing) -> list[Place]:
     """List the innermost lines of the model at which an export adds guards on sizes."""
     with contextlib.suppress(Exception), _guards_logged(failing) as guards:
         exported(failing, {**failing.options, "strict": False})  # dynamo leaves no frames of the model
@@ -278,7 +278,7 @@ def silent() -> Iterator[None]:
         yield
 
 
-def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
+def _sizes(failing: Failing, step: str) -> dict[tuple[int, int], int]:
     """Return the sizes of the dynamic dimensions at a step, by leaf and dimension."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     return {
@@ -287,7 +287,7 @@ def _sizes(failing: Failing, step: str) -> Dict[Tuple[int, int], int]:
     }
 
 
-def _resized(failing: Failing, step: str) -> Optional[Tuple[Any, Any]]:
+def _resized(failing: Failing, step: str) -> tuple[Any, Any] | None:
     """Return the inputs of a step. None if that is impossible or gives the example again."""
     if step in VALUES:  # torch does not see the tensors of a dataclass that is not registered
         if any(map(is_dataclass, pytree.tree_leaves((failing.args, failing.kwargs)))):
@@ -306,7 +306,7 @@ def _eager(failing: Failing, step: str) -> Any:
     return failing.module(*given[0], **given[1]) if given is not None else None
 
 
-def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torch.Tensor]]]:
+def _references(failing: Failing, state: State) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Yield each step with eager mode's results for its inputs. Skip inputs that eager mode rejects."""
     for step in (*STEPS, *VALUES):
         if step != "example" and _resized(failing, step) is None:
@@ -319,9 +319,9 @@ def _references(failing: Failing, state: State) -> Iterator[Tuple[str, List[torc
             continue
 
 
-def _tensors(tree: Any) -> List[torch.Tensor]:
+def _tensors(tree: Any) -> list[torch.Tensor]:
     """List the tensors and numbers of a result, also in dataclasses that are not registered with torch."""
-    found: List[torch.Tensor] = []
+    found: list[torch.Tensor] = []
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, (torch.Tensor, int, float)):
             found.append(torch.as_tensor(leaf))
@@ -330,7 +330,7 @@ def _tensors(tree: Any) -> List[torch.Tensor]:
     return found
 
 
-def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> Optional[BaseException]:
+def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> BaseException | None:
     """Export with a change, compare with eager mode at each size, compile, and record the outcome.
 
     Return the error, or None if there is none.
@@ -419,7 +419,7 @@ def _agrees(failing: Failing, program: Any, wanted: Wanted, change: Change) -> b
     return told.sizes > 0
 
 
-def exported(failing: Failing, options: Dict[str, Any]) -> Any:
+def exported(failing: Failing, options: dict[str, Any]) -> Any:
     export = getattr(torch.export.export, "__wrapped__", torch.export.export)
     asked = {name: value for name, value in options.items() if value is not None}
     with torch.set_grad_enabled(failing.grad and derives(failing)):
@@ -439,10 +439,10 @@ def compile_with(configs: Any) -> Callable[..., Any]:
     return again
 
 
-Shapes = List[Tuple[Tuple[int, ...], ...]]
+Shapes = list[tuple[tuple[int, ...], ...]]
 
 
-def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
+def widened(failing: Failing, shapes: Shapes) -> list[Attempt]:
     """Try to move each bound of a `Dim` that calls exceed. Restore the module and torch."""
     declared = list(declared_dims(failing))
     dims = [dim for *_, dim in declared]
@@ -460,16 +460,16 @@ def widened(failing: Failing, shapes: Shapes) -> List[Attempt]:
         return [_with_bound(failing, *each) for each in beyond]
 
 
-def _sizes_in(declared: List[Any], shapes: Shapes, names: List[str]) -> Dict[str, List[int]]:
+def _sizes_in(declared: list[Any], shapes: Shapes, names: list[str]) -> dict[str, list[int]]:
     """Return the sizes of each dynamic dimension in the calls, by its name."""
-    sizes: Dict[str, List[int]] = {name: [] for name in names}
+    sizes: dict[str, list[int]] = {name: [] for name in names}
     for name, (place, _, axis, _) in zip(names, declared):
         found = (shape[place] for shape in shapes if len(shape) > place)
         sizes[name] += [shape[axis] for shape in found if len(shape) > axis]
     return sizes
 
 
-def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
+def narrowed(failing: Failing, shapes: Shapes) -> Failing | None:
     """Return the failed export with ranges that include the sizes of the calls.
 
     With `Dim.DYNAMIC` and `Dim.AUTO`, torch silently narrows a range to what the lines of the model accept.
@@ -507,11 +507,11 @@ def narrowed(failing: Failing, shapes: Shapes) -> Optional[Failing]:
 
 
 @contextlib.contextmanager
-def _guards_logged(failing: Failing) -> Iterator[List[Tuple[Any, Place]]]:
+def _guards_logged(failing: Failing) -> Iterator[list[tuple[Any, Place]]]:
     """Collect each guard on sizes that an export adds, with the line of the model that adds it."""
     kind = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
     codes, original = {function.__code__ for *_, function in reachable(failing.module)}, kind._log_guard
-    found: List[Tuple[Any, Place]] = []
+    found: list[tuple[Any, Place]] = []
 
     def logged(env: Any, prefix: str, guard: Any, *args: Any, **kwargs: Any) -> Any:
         frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code in codes)
@@ -550,7 +550,7 @@ def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:
     return told
 
 
-def declaration(failing: Failing, name: str, bound: str, size: int) -> Tuple[str, int, str, str]:
+def declaration(failing: Failing, name: str, bound: str, size: int) -> tuple[str, int, str, str]:
     """Return file, line and text of the line that declares a `Dim`, and the text with another bound.
 
     If there is no such line, or several, the texts name only the `Dim`.
@@ -582,7 +582,7 @@ def _declared_in(file: str, name: str) -> Iterator[Any]:
 CALLS = 3  # calls that are made to see the effect of state
 
 
-def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
+def changed_by_a_call(failing: Failing) -> list[tuple[str, str]]:
     """List (module, attribute) of Python values and parameters that an eager call changes. Restore them."""
     weights = dict(failing.module.named_parameters())
     with _put_back(failing), torch.no_grad():
@@ -594,13 +594,13 @@ def changed_by_a_call(failing: Failing) -> List[Tuple[str, str]]:
     return [*(key for key in after if key not in same), *(key.rpartition(".")[::2] for key in written)]
 
 
-def python_state(module: torch.nn.Module) -> Dict[Tuple[str, str], List[Any]]:
+def python_state(module: torch.nn.Module) -> dict[tuple[str, str], list[Any]]:
     """Return attributes that forward may change but a package cannot: their parts by (module, attribute).
 
     Each part is (value or id, version count of a tensor, object). The object is kept alive so that no other
     object gets its id.
     """
-    found: Dict[Tuple[str, str], List[Any]] = {}
+    found: dict[tuple[str, str], list[Any]] = {}
     for path, each in module.named_modules():
         for name, value in vars(each).items():
             if name.startswith("_") or name == "training" or not isinstance(value, KEPT):
@@ -617,7 +617,7 @@ PLAIN = (bool, int, float, str)
 KEPT = (*PLAIN, list, dict, set, deque, torch.Tensor)
 
 
-def _marks(parts: List[Any]) -> List[Any]:
+def _marks(parts: list[Any]) -> list[Any]:
     return [each[:2] for each in parts]
 
 
@@ -643,7 +643,7 @@ def loses_state(failing: Failing, path: str, name: str) -> bool:
 
 def _outputs(
     module: Any, failing: Failing, begun: State = State([], [], []), own: Any = None, spared: Any = ()
-) -> List[List[torch.Tensor]]:
+) -> list[list[torch.Tensor]]:
     """Return the outputs of several calls. Before each, restore `begun`, but not the attributes `spared`."""
     torch.manual_seed(0)
     found = []
@@ -656,7 +656,7 @@ def _outputs(
     return found
 
 
-def _same(wanted: List[List[torch.Tensor]], got: List[List[torch.Tensor]]) -> bool:
+def _same(wanted: list[list[torch.Tensor]], got: list[list[torch.Tensor]]) -> bool:
     return all(compare_all(*pair).equal for pair in zip(wanted, got))
 
 
@@ -685,7 +685,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
             told.outcome, told.error = _in_turn(failing, wanted)
 
 
-def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Change, str, str]:
+def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> tuple[Change, str, str]:
     """Return an empty change, the code that registers the parameter, and code that registers a buffer.
 
     Record the parameter's line in `told`.
@@ -698,7 +698,7 @@ def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> Tuple[Chang
     return Change(told, {}), before, after
 
 
-def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, str]:
+def _in_turn(failing: Failing, wanted: list[list[torch.Tensor]]) -> tuple[str, str]:
     """Export, compile if there is a `build`, and make several calls. Return the outcome and any error."""
     try:
         with tempfile.TemporaryDirectory() as folder, in_time():
@@ -713,7 +713,7 @@ def _in_turn(failing: Failing, wanted: List[List[torch.Tensor]]) -> Tuple[str, s
     return ("passes" if _same(wanted, got) else "differs"), ""
 
 
-def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
+def _varied(failing: Failing) -> Iterator[tuple[Any, Any]]:
     """Yield inputs for each call: the example, then the example with scaled floating-point values."""
     for turn in range(CALLS):
         args, kwargs = pytree.tree_map_only(
@@ -724,7 +724,7 @@ def _varied(failing: Failing) -> Iterator[Tuple[Any, Any]]:
         yield args, kwargs
 
 
-def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> Optional[Tuple[Change, str, str]]:
+def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> tuple[Change, str, str] | None:
     """Return the change of the methods that use the state, and their code before and after, or None."""
     own = [each for each in functions(owner) if isinstance(owner, each[0]) and each[1] != "__init__"]
     made = transformed(own, partial(InBuffer, name, state))
@@ -753,7 +753,7 @@ def operate_sizes(request: SizesRequest, report: Report) -> None:
         _compare(after, failing, shape, "after", report)
 
 
-def _compare(loader: Any, failing: Failing, shape: List[List[int]], when: str, report: Report) -> None:
+def _compare(loader: Any, failing: Failing, shape: list[list[int]], when: str, report: Report) -> None:
     """Report whether a call equals eager mode, on example inputs that are repeated to this shape."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -65,7 +65,7 @@ class Entered:
 
     number: int
     load: int
-    path: Optional[str]
+    path: str | None
     watched: Watched
     start: float
 
@@ -82,7 +82,7 @@ class Calls:
         self.memory = MemoryLog(journal)
         self.outputs = Outputs()
         self.held: dict[str, tuple[Any, str]] = {}  # weights of the last package: dtype, digest
-        self.shapes: Optional[dict[tuple[Any, ...], None]] = None  # input shapes, kept after an export
+        self.shapes: dict[tuple[Any, ...], None] | None = None  # input shapes, kept after an export
         self.returned = 0  # number of calls that returned
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
@@ -247,7 +247,7 @@ class Calls:
         )
         return Entered(number, load, path, watched, time.monotonic())
 
-    def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
+    def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[str | None, str]:
         """Save a record. Return (path, "") or (None, why not)."""
         if capturing():
             return None, "a CUDA graph was being captured"
@@ -256,7 +256,7 @@ class Calls:
         except (TooLarge, OSError, RuntimeError) as error:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
-    def _called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
+    def _called(self, state: Entered, result: Any, error: BaseException | None) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
             told = {**self.outputs.kept(), **failure(error)}

@@ -19,7 +19,7 @@ import types
 from collections import deque
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -30,7 +30,7 @@ from ..tensors import only_tensors
 from .rewrites import SIZE, VALUE, WHOLE, Context, Expressions, Rewrite, fitting, of_forms
 from .shapes import NO_FAKE, call_of, registered, written
 
-Place = Tuple[str, int]
+Place = tuple[str, int]
 _VIOLATED = re.compile(r"Constraints violated \((?P<names>[\w, ]+)\)")
 
 
@@ -42,16 +42,16 @@ class Failing:
     """
 
     module: torch.nn.Module
-    args: Tuple[Any, ...]
-    kwargs: Dict[str, Any]
-    options: Dict[str, Any]
-    error: Optional[BaseException]
-    compile: Optional[Callable[..., Any]] = None
-    build: Optional[Callable[..., Any]] = None
-    lines: List[Place] = field(default_factory=list)  # lines of the model, if the error names none
-    sources: Tuple[str, ...] = ()  # the files from which the export was called
-    trees: Dict[Tuple[Any, str], Any] = field(default_factory=dict)  # rewritten syntax trees, by function
-    keep: Optional[Callable[[Any], None]] = None  # gets each program that agrees with eager mode
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    error: BaseException | None
+    compile: Callable[..., Any] | None = None
+    build: Callable[..., Any] | None = None
+    lines: list[Place] = field(default_factory=list)  # lines of the model, if the error names none
+    sources: tuple[str, ...] = ()  # the files from which the export was called
+    trees: dict[tuple[Any, str], Any] = field(default_factory=dict)  # rewritten syntax trees, by function
+    keep: Callable[[Any], None] | None = None  # gets each program that agrees with eager mode
     grad: bool = False  # whether gradients were recorded at the export
     begun: Any = None  # the Python state before the export, of type `attempts.State`
 
@@ -65,15 +65,15 @@ class Change:
     """A change to try: other `options` of the export, or a new syntax `tree` of `owner.attribute`."""
 
     told: Attempt
-    options: Dict[str, Any]
+    options: dict[str, Any]
     owner: Any = None
     attribute: str = ""
     tree: Any = None
     lines: range = range(0)  # lines of the replaced statement
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # entered while the change is tried
-    example: Optional[Tuple[Any, Any]] = None  # other example inputs for the export
+    example: tuple[Any, Any] | None = None  # other example inputs for the export
     convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the arguments of the program
-    module: Optional[Callable[[], Any]] = None  # makes what is exported in place of the model
+    module: Callable[[], Any] | None = None  # makes what is exported in place of the model
     narrows: bool = False  # whether it may reject declared sizes
     exact: bool = True  # whether it must agree at other values of the example
     factor: int = 1  # the program rejects sizes that are not multiples of it
@@ -83,16 +83,16 @@ class Change:
         return not self.narrows and all(size % self.factor == 0 for size in sizes)
 
 
-def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and those that led to it."""
-    seen: List[BaseException] = []
+    seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
 
 
-def places(failing: Failing) -> List[Place]:
+def places(failing: Failing) -> list[Place]:
     """List lines of the error's text, then `failing.lines`, then lines of tracebacks, innermost first."""
     told = re.findall(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)', str(failing.error))
     found = [*((file, int(line)) for file, line in reversed(told)), *failing.lines]
@@ -102,7 +102,7 @@ def places(failing: Failing) -> List[Place]:
     return found
 
 
-def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
+def functions(module: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
     """Yield (class, name, function) of each method of a module, its submodules, and their attributes."""
     held = (value for each in module.modules() for value in (each, *vars(each).values()))
     for kind in dict.fromkeys(map(type, held)):
@@ -114,7 +114,7 @@ def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
                     yield owner, name, value
 
 
-def reachable(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
+def reachable(module: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
     """Yield the methods as `functions` does, and the user's functions that they call, directly or not.
 
     To replace a function, set its `__code__`, because files import functions by name.
@@ -148,7 +148,7 @@ def holds(function: Any, place: Place) -> bool:
     return bool(place[0] == code.co_filename and code.co_firstlineno <= place[1] <= last)
 
 
-def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
+def changing(module: torch.nn.Module, name: str) -> tuple[str, list[Place]]:
     """Return the type of an attribute, and the first line of `forward` or its helpers that changes it."""
     kind = type(getattr(module, name, None)).__name__
     for function in _of_forward(module):
@@ -158,10 +158,10 @@ def changing(module: torch.nn.Module, name: str) -> Tuple[str, List[Place]]:
     return kind, []
 
 
-def _of_forward(module: torch.nn.Module) -> List[Any]:
+def _of_forward(module: torch.nn.Module) -> list[Any]:
     """List `forward` and the methods that it uses, directly or through others."""
     known, named = list(functions(module)), deque(["forward"])
-    found: Dict[str, List[Any]] = {}
+    found: dict[str, list[Any]] = {}
     while named:
         name = named.popleft()
         if name not in found:
@@ -173,7 +173,7 @@ def _of_forward(module: torch.nn.Module) -> List[Any]:
 
 def _changes(node: Any, name: str) -> bool:
     """Whether the node assigns `self.name` or an element of it, or calls a method that changes it."""
-    changed: List[Any] = getattr(node, "targets", []) if isinstance(node, ast.Assign) else []
+    changed: list[Any] = getattr(node, "targets", []) if isinstance(node, ast.Assign) else []
     if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
         changed = [node.target]
     called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
@@ -244,7 +244,7 @@ def in_structure(failing: Failing) -> Failing:
     return replace(failing, options={**failing.options, "dynamic_shapes": pytree.tree_unflatten(made, spec)})
 
 
-def _arguments(failing: Failing) -> Dict[str, Any]:
+def _arguments(failing: Failing) -> dict[str, Any]:
     module = importlib.import_module("torch.export.dynamic_shapes")
     return dict(module._combine_args(failing.module, failing.args, failing.kwargs))
 
@@ -255,10 +255,10 @@ def _is_shape(value: Any) -> bool:
     return not any(isinstance(each, (dict, list, tuple)) for each in parts)
 
 
-def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
+def declared_dims(failing: Failing) -> Iterator[tuple[int, int, int, Any]]:
     """Yield the dynamic dimensions: number among the tensors, number among the leaves, dimension, `Dim`."""
     module = importlib.import_module("torch.export.dynamic_shapes")
-    found: List[Tuple[Any, Any]] = []
+    found: list[tuple[Any, Any]] = []
     with contextlib.suppress(Exception):  # the dynamic shapes lack the structure of the inputs
         given = _arguments(failing)
         shapes = failing.options["dynamic_shapes"]
@@ -273,7 +273,7 @@ def declared_dims(failing: Failing) -> Iterator[Tuple[int, int, int, Any]]:
         place += isinstance(leaf, torch.Tensor)
 
 
-def with_sizes(failing: Failing, sizes: Dict[Tuple[int, int], int]) -> Optional[Tuple[Any, Any]]:
+def with_sizes(failing: Failing, sizes: dict[tuple[int, int], int]) -> tuple[Any, Any] | None:
     """Return the inputs, repeated or cut to `sizes`, by (leaf, dimension). None if a size is 0 or was 0."""
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     for (number, dim), size in sizes.items():
@@ -310,8 +310,8 @@ def suggestions(failing: Failing, text: str) -> Iterator[Change]:
     """Yield an export with the dimensions that torch suggests in the error, except constants."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     declared = {name_of(each): each for *_, each in declared_dims(failing)}
-    new: Dict[str, Any] = {}
-    said: Dict[str, None] = {}
+    new: dict[str, Any] = {}
+    said: dict[str, None] = {}
     for found in _SUGGESTED.finditer(text.partition(SUGGESTED)[2]):
         name, how = found["name"], found["how"].replace(" ", "")
         ends = {end: int(value) for end, value in re.findall(r"(min|max)=(\d+)", how)}
@@ -379,7 +379,7 @@ def primed(failing: Failing, text: str) -> Iterator[Change]:
     yield replace(change, narrows=bool(dims), during=partial(_called, failing.module, *given))  # type: ignore[misc]
 
 
-def _held(module: torch.nn.Module) -> List[Any]:
+def _held(module: torch.nn.Module) -> list[Any]:
     """List the shapes of the tensors in a module and its submodules, and the lengths of containers."""
     values = (
         value for each in module.modules() for own in (vars(each), each._buffers) for value in own.values()
@@ -418,7 +418,7 @@ def tensor_arguments(failing: Failing, text: str) -> Iterator[Change]:
     if not re.search(NUMBER, text):
         return
 
-    def convert(given: Tuple[Any, Any]) -> Tuple[Any, Any]:
+    def convert(given: tuple[Any, Any]) -> tuple[Any, Any]:
         args, kwargs = pytree.tree_map_only((int, float), torch.tensor, given)
         return args, kwargs
 
@@ -457,11 +457,11 @@ def options(failing: Failing) -> Iterator[Change]:
     yield _static(failing)
 
 
-def _dim_names(failing: Failing) -> List[str]:
+def _dim_names(failing: Failing) -> list[str]:
     return list(dict.fromkeys(filter(None, (name_of(dim) for *_, dim in declared_dims(failing)))))
 
 
-def _written(names: List[str]) -> str:
+def _written(names: list[str]) -> str:
     return ", ".join(f'Dim("{name}")' for name in names) or "Dim(...)"
 
 
@@ -520,7 +520,7 @@ def _held_in(value: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _containers(known: List[Any]) -> Iterator[None]:
+def _containers(known: list[Any]) -> Iterator[None]:
     """Register types as containers, and remove them from torch's tables afterwards."""
     for kind, _, register in known:
         register(kind, serialized_type_name=kind.__qualname__)
@@ -533,7 +533,7 @@ def _containers(known: List[Any]) -> Iterator[None]:
                 pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(getattr(node, "serialized_type_name", ""), None)
 
 
-def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any, str]]:
+def registration(owner: torch.nn.Module, name: str) -> tuple[Place, Any, str] | None:
     """Return place, syntax tree of the value, and code of the statement that sets a parameter or buffer."""
     for _, _, function in functions(owner):
         for node in _nodes_of(function):
@@ -548,7 +548,7 @@ def registration(owner: torch.nn.Module, name: str) -> Optional[Tuple[Place, Any
     return None
 
 
-def tree_of(function: Any) -> Optional[ast.Module]:
+def tree_of(function: Any) -> ast.Module | None:
     """Return the syntax tree of a function, with line numbers of its file. None if it has no source."""
     try:
         lines, first = inspect.getsourcelines(function)
@@ -641,9 +641,9 @@ def of_functions(failing: Failing, text: str) -> Iterator[Change]:
             yield Change(told, failing.options, during=partial(replaced, made))
 
 
-def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
+def transformed(known: Iterable[tuple[Any, str, Any]], kind: Any) -> list[Any]:
     """List (owner, name, old function, new function, changed lines) of functions that `kind` transforms."""
-    found: List[Any] = []
+    found: list[Any] = []
     for owner, name, function in known:
         tree = tree_of(function)
         if tree is None:
@@ -662,7 +662,7 @@ def transformed(known: Iterable[Tuple[Any, str, Any]], kind: Any) -> List[Any]:
     return found
 
 
-def swap(owner: Any, name: str, new: Any) -> Tuple[Any, str, Any, Any]:
+def swap(owner: Any, name: str, new: Any) -> tuple[Any, str, Any, Any]:
     """Return the row of `replaced` that puts a function, or its code, where `reachable` found another."""
     return owner, name, getattr(owner, name), new.__code__ if name == "__code__" else new
 
@@ -721,8 +721,8 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
 
 
 def _of_end(
-    function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: Tuple[Any, str]
-) -> Optional[Change]:
+    function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: tuple[Any, str]
+) -> Change | None:
     """Return the change that makes `body[start:]` an operator. None if no operator can have its types."""
     body = tree.body[0].body
     end, body[start:] = body[start:], []
@@ -756,7 +756,7 @@ def _of_end(
     new = compiled_function(ast.fix_missing_locations(tree), function)
     if new is None:
         return None
-    made: List[Any] = [swap(*at, new)]
+    made: list[Any] = [swap(*at, new)]
     with replaced(made):
         fake = written(operator, list(filter(None, (call_of(operator, run) for run in runs))))
     note = "it runs as in eager mode; the program that loads the package must define it, too"
@@ -770,7 +770,7 @@ def _of_end(
 
 
 @contextlib.contextmanager
-def _defined(operator: str, fake: str, made: List[Any]) -> Iterator[None]:
+def _defined(operator: str, fake: str, made: list[Any]) -> Iterator[None]:
     with registered(operator, fake), replaced(made):
         yield
 
@@ -781,9 +781,9 @@ def _without_self(node: Any, _context: Any) -> Any:
     return ast.Name(node.attr, ast.Load()) if own else None
 
 
-def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, Any]:
+def _values_at(function: Any, line: int, run: Callable[[], Any]) -> dict[str, Any]:
     """Return the local variables of a function when a run first reaches this line."""
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
 
     def look(frame: Any, event: str, _argument: Any) -> Any:
         if frame.f_code is not function.__code__:
@@ -801,7 +801,7 @@ def _values_at(function: Any, line: int, run: Callable[[], Any]) -> Dict[str, An
     return found[0]
 
 
-def stop(failing: Failing) -> Optional[Place]:
+def stop(failing: Failing) -> Place | None:
     """Return the innermost line of the model that the error names. None if it names none."""
     known = [function for *_, function in reachable(failing.module)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
@@ -855,8 +855,8 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 
 
 def _of_row(
-    row: Rewrite, tree: Any, line: int, failing: Failing, function: Any, at: Tuple[Any, str]
-) -> Optional[Change]:
+    row: Rewrite, tree: Any, line: int, failing: Failing, function: Any, at: tuple[Any, str]
+) -> Change | None:
     """Return the rewrite of a row at a line of a function. None if the row does not fit the line."""
     place = _innermost(tree.body[0], line, row.of)
     if place is None:
@@ -888,7 +888,7 @@ def _of_row(
     return Change(told, failing.options, *at, tree, lines, during, exact=row.exact)
 
 
-def _innermost(node: Any, line: int, kind: Any) -> Optional[Tuple[List[ast.stmt], int]]:
+def _innermost(node: Any, line: int, kind: Any) -> tuple[list[ast.stmt], int] | None:
     """Find the innermost statement of a kind on a line. Return its block and position, or None."""
     for part in ("body", "orelse", "finalbody", "handlers"):
         for number, each in enumerate(block := getattr(node, part, None) or []):

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 
@@ -40,10 +40,10 @@ REPORTED = "aoti_debug_reported"  # attribute of an exception already journaled 
 class Comparison:
     """A failed comparison. `file` has both sides, `calls` returned them, and `code` compared them."""
 
-    file: Optional[str]
+    file: str | None
     calls: list[int]
     frames: Encoded
-    code: Optional[CodeType]
+    code: CodeType | None
 
 
 class Comparisons:
@@ -52,7 +52,7 @@ class Comparisons:
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.numbers = itertools.count()
-        self.failed: Optional[Comparison] = None
+        self.failed: Comparison | None = None
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> Ending:
         """Journal a failed `assert_close` at once, because the program may catch the error."""
@@ -236,7 +236,7 @@ class Compiles:
         if after and left > 0:
             faulthandler.dump_traceback_later(left, exit=False)
 
-    def _keep_before(self, path: Optional[str]) -> None:
+    def _keep_before(self, path: str | None) -> None:
         """Keep a copy of the user's own build before a package overwrites it; it is restored afterwards."""
         if path is None or path in self.kept:
             return
@@ -250,7 +250,7 @@ class Compiles:
                 kept = shutil.copy2(path, copy)
         self.journal.event("overwriting", path=path, kept=kept, notice=notice)
 
-    def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
+    def _exported(self, program: Any, number: int) -> tuple[str | None, str]:
         """Save the program before it is compiled, since the compile may never return."""
         if not isinstance(program, torch.export.ExportedProgram):
             return None, "no exported program was given, but a " + type(program).__name__
@@ -519,7 +519,7 @@ def guards_of(program: Any) -> Any:
     return []
 
 
-def path_of(value: Any) -> Optional[str]:
+def path_of(value: Any) -> str | None:
     """Return a path as text. Of a list of generated files, return the first. None for a buffer."""
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.fspath(value))

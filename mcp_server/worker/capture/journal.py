@@ -110,7 +110,7 @@ class CaptureStore:
         _torch_save(record, path)
         return path
 
-    def evict(self, path: Optional[str], load: int, odd: bool) -> None:
+    def evict(self, path: str | None, load: int, odd: bool) -> None:
         """Keep the inputs of the first, latest and first `odd` calls. Delete those of other calls."""
         if path is None:
             return
@@ -222,13 +222,13 @@ def around(journal: Journal, original: Callable[..., Any], hook: Hook) -> Callab
     return wrapper
 
 
-def _begin(hook: Hook, args: Any, kwargs: Any) -> Optional[Ending]:
+def _begin(hook: Hook, args: Any, kwargs: Any) -> Ending | None:
     """Start a hook; return what is left to do after the call, or None."""
     ending = hook(*args, **kwargs)
     return None if ending is None or next(ending, DONE) is DONE else ending
 
 
-def _end(ending: Ending, result: Any, error: Optional[BaseException]) -> None:
+def _end(ending: Ending, result: Any, error: BaseException | None) -> None:
     with contextlib.suppress(StopIteration):
         ending.send((result, error))
 

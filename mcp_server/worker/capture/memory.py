@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, NamedTuple, Optional
+from typing import Any, Iterable, Mapping, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -135,9 +135,9 @@ class Aliases:
         self.given: dict[int, _Given] = {}  # by address
         self.told = 0
 
-    def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
+    def inputs(self, leaves: list[torch.Tensor]) -> list[InputMemory | None]:
         """Return the memory of the inputs of a call, without keeping it alive."""
-        found: list[Optional[InputMemory]] = []
+        found: list[InputMemory | None] = []
         for leaf in leaves:
             address = address_of(leaf)
             owner = leaf if leaf._base is None else leaf._base  # the tensor of which this one is a view
@@ -145,14 +145,14 @@ class Aliases:
             found.append(InputMemory(address, weakref.ref(owner), version_of(owner)) if watched else None)
         return found
 
-    def before(self, inputs: list[Optional[InputMemory]]) -> list[tuple[int, _Given]]:
+    def before(self, inputs: list[InputMemory | None]) -> list[tuple[int, _Given]]:
         """List the inputs that an earlier call also had, each with the last such call."""
         last = [self.given.get(now.address) if now is not None else None for now in inputs]
         pairs = enumerate(zip(inputs, last))
         return [(n, b) for n, (now, b) in pairs if now and b and b.memory.owner() is now.owner()]
 
     def again(
-        self, call: int, inputs: list[Optional[InputMemory]], before: list[tuple[int, _Given]], load: int = 0
+        self, call: int, inputs: list[InputMemory | None], before: list[tuple[int, _Given]], load: int = 0
     ) -> Iterable[tuple[str, int, int]]:
         """Yield (act, input, earlier call) for inputs that an earlier call also had, as `before` lists them.
 
@@ -174,7 +174,7 @@ class Aliases:
         known = ((n, each) for n, each in enumerate(inputs) if each is not None)
         self.given.update({each.address: _Given(call, load, n, thread, each) for n, each in known})
 
-    def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
+    def returned(self, call: int, inputs: list[InputMemory | None], outputs: Any) -> None:
         """Watch the outputs of a call that are views of its inputs."""
         self.turn += 1
         for place, output in enumerate(outputs):
@@ -231,16 +231,16 @@ class _Constant:
 
     tensor: Any
     place: tuple[int, int]
-    count: Optional[torch.Tensor]
+    count: torch.Tensor | None
     version: int
     storage: Any
-    view: Optional[tuple[Any, ...]]
+    view: tuple[Any, ...] | None
     digest: str
 
     @classmethod
     def of(cls, tensor: Any, digest: str) -> "_Constant":
         plain = is_plain(tensor)
-        count: Optional[torch.Tensor] = None
+        count: torch.Tensor | None = None
         if plain and not tensor.is_inference():
             with torch.inference_mode(False), torch.no_grad():
                 count = tensor.detach()  # shares the version count
@@ -269,7 +269,7 @@ class _Constant:
             return self.written()
         return checksum(now) != self.digest
 
-    def memory(self) -> Optional[torch.Tensor]:
+    def memory(self) -> torch.Tensor | None:
         """Return a view of the original memory, even if the original tensor is gone. None if it was freed."""
         if self.storage is None or self.view is None:
             return None
@@ -330,7 +330,7 @@ class Managed:
         """List constants whose count of in-place writes changed since the update."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
-    def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
+    def refilled(self, load: int, share: float = SHARE) -> list[str] | None:
         """List constants whose values differ from those at the update. None if no time budget is left."""
         known = self.known.get(load)
         if not known:
@@ -354,10 +354,10 @@ class Watched:
     """
 
     gone: bool
-    snapshot: Optional[Snapshot]
+    snapshot: Snapshot | None
     versions: list[tuple[torch.Tensor, int]]
     constants: tuple[int, dict[str, int]]  # the load, and the counts
-    inputs: list[Optional[InputMemory]]
+    inputs: list[InputMemory | None]
     shared: list[tuple[int, int, int]]
 
 
@@ -372,7 +372,7 @@ class MemoryLog:
         self.unread: set[int] = set()  # loads whose constants were not read at their last call
         self.outputs: set[tuple[int, int, int]] = set()  # outputs that were reported, to report each once
 
-    def tell(self, storage: str, act: str, interval: str, call: Optional[int], **more: Any) -> None:
+    def tell(self, storage: str, act: str, interval: str, call: int | None, **more: Any) -> None:
         """Write one event for call number `call`."""
         self.journal.event(
             "memory", storage=storage, act=act, interval=interval, call=call, frames=frames(), **more
@@ -426,13 +426,13 @@ class MemoryLog:
         if names := [name for name, count in counts.items() if now.get(name, count) != count]:
             self.tell("constant", "written", "call", call, load=load, names=names, counted=True)
 
-    def failed(self, load: Optional[int] = None, call: Optional[int] = None) -> None:
+    def failed(self, load: int | None = None, call: int | None = None) -> None:
         """Read more constants, because a call of `load` or a check of the program failed."""
         if any(self.managed.known.values()) and not capturing() and idle():
             for each in sorted(self.unread) if load is None else self.unread & {load}:
                 self._look(each, call, AT_FAILURE)
 
-    def _look(self, load: int, call: Optional[int], share: float) -> None:
+    def _look(self, load: int, call: int | None, share: float) -> None:
         """Read the constants of a load, if the time budget allows, and report which were written."""
         names = self.managed.refilled(load, share)
         if names is not None:

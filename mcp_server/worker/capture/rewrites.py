@@ -12,7 +12,7 @@ import copy
 import re
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -26,12 +26,12 @@ class Context:
     """What a rewrite gets with its statement: module, statements before and after it, parameters."""
 
     module: Any
-    before: List[ast.stmt]
-    after: List[ast.stmt]
-    parameters: List[str]
+    before: list[ast.stmt]
+    after: list[ast.stmt]
+    parameters: list[str]
 
 
-Block = Optional[List[Node]]  # what replaces a statement and all after it, if a row fits
+Block = Optional[list[Node]]  # what replaces a statement and all after it, if a row fits
 Made = Callable[[Node, Context], Block]
 
 
@@ -84,15 +84,15 @@ def parsed(text: str, **parts: Node) -> Node:
     return Renamed(parts).visit(ast.parse(text, mode="eval").body)
 
 
-def like(*forms: Tuple[str, str]) -> Made:
+def like(*forms: tuple[str, str]) -> Made:
     """Rewrite expressions to other forms. A capital letter is any expression, `self.T` a tensor attribute."""
     return in_expression(of_forms(*forms))
 
 
-def of_forms(*forms: Tuple[str, str]) -> Change:
+def of_forms(*forms: tuple[str, str]) -> Change:
     known = [(ast.parse(old, mode="eval").body, new) for old, new in forms]
 
-    def change(node: Node, context: Any) -> Optional[Node]:
+    def change(node: Node, context: Any) -> Node | None:
         found = ((new, parts_of(old, node)) for old, new in known)
         new, parts = next((each for each in found if each[1] is not None), ("", None))
         table = getattr((parts or {}).get("T"), "attr", "")
@@ -105,7 +105,7 @@ def of_forms(*forms: Tuple[str, str]) -> Change:
     return change
 
 
-def parts_of(form: Node, node: Node) -> Optional[Dict[str, Node]]:
+def parts_of(form: Node, node: Node) -> dict[str, Node] | None:
     """Match a node to a form. Return the node of each capital letter (also in `self.X`), or None."""
     if isinstance(form, ast.Name) and form.id.isupper():
         return {form.id: node} if isinstance(node, ast.expr) else None
@@ -174,7 +174,7 @@ class Unconverted(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> Node:
         sides = [self.tensor(each) for each in (node.left, *node.comparators)]
         pairs = zip(sides, node.ops, sides[1:])
-        tests: List[Node] = [ast.Compare(left, [operator], [right]) for left, operator, right in pairs]
+        tests: list[Node] = [ast.Compare(left, [operator], [right]) for left, operator, right in pairs]
         return reduce(lambda one, other: ast.BinOp(one, ast.BitAnd(), other), tests)
 
     def tensor(self, node: Node) -> Node:
@@ -194,7 +194,7 @@ class Unconverted(ast.NodeTransformer):
         return parsed("T != 0", T=self.tensor(node)) if self.is_number(node) else self.visit(node)
 
 
-def as_tensors(test: Node, before: List[Node]) -> Node:
+def as_tensors(test: Node, before: list[Node]) -> Node:
     """Return a test as a tensor. The statements before it show which variables are numbers."""
     known = {name: value for each in before for name, value in values_of(each)}
     ends = r"\.(shape|(size|item)\(\))$"
@@ -226,7 +226,7 @@ def chosen(test: Node, first: Node, second: Node) -> Node:
     return parsed("torch.where(C, A, B)", C=test, A=first, B=second)
 
 
-def only(statements: List[Node], kind: Any) -> Any:
+def only(statements: list[Node], kind: Any) -> Any:
     return statements[0] if len(statements) == 1 and isinstance(statements[0], kind) else None
 
 
@@ -242,7 +242,7 @@ def of_branch(node: Node, context: Context) -> Block:
         if any(isinstance(each, ast.Return) for part in between for each in ast.walk(part)):
             return None
         early = first.value
-        made: List[Node] = []
+        made: list[Node] = []
         if between:  # these may assign variables that the test and the early result use
             made = [assign("is_early", test), assign("early", early)]
             count = len(early.elts) if isinstance(early, ast.Tuple) else 0
@@ -253,9 +253,9 @@ def of_branch(node: Node, context: Context) -> Block:
     return of_long_branch(node, test, after)
 
 
-def of_long_branch(node: Node, test: Node, after: List[Node]) -> Block:
+def of_long_branch(node: Node, test: Node, after: list[Node]) -> Block:
     """Rewrite an `if` with assignments: compute both sides, and choose each variable that is used later."""
-    made: List[Node] = []
+    made: list[Node] = []
     sides = []
     for side, block in (("then", node.body), ("other", node.orelse)):
         names: dict[str, Any] = {}
@@ -278,13 +278,13 @@ def of_long_branch(node: Node, test: Node, after: List[Node]) -> Block:
     return [*made, *after]
 
 
-def assigned(node: Node) -> Optional[str]:
+def assigned(node: Node) -> str | None:
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     target = node.target if isinstance(node, ast.AugAssign) else target
     return target.id if isinstance(target, ast.Name) else None
 
 
-def values_of(node: Node) -> List[Any]:
+def values_of(node: Node) -> list[Any]:
     """List the variables that a statement assigns, also of `h, c = ...`, with their values."""
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     names = [each.id for each in getattr(target, "elts", ()) if isinstance(each, ast.Name)]
@@ -308,7 +308,7 @@ def of_cache(node: Node, context: Context) -> Block:
     codes = [ast.unparse(each.targets[0]) for each in node.body]
     names = {code: re.findall(r"\w+", code)[1] for code in codes if code.startswith("self.") and code in used}
 
-    def change(each: Node, _context: Any) -> Optional[Node]:
+    def change(each: Node, _context: Any) -> Node | None:
         code = ast.unparse(each)
         return ast.Name(names[code], each.ctx) if code in names else None
 
@@ -381,7 +381,7 @@ def body({given}):
     return [going, inner, call, *context.after]
 
 
-def written_out(body: List[Node]) -> List[Node]:
+def written_out(body: list[Node]) -> list[Node]:
     """Copy a loop's body with `n = n + 1` for `n += 1`, which would write to the previous pass's tensor."""
     return [
         ast.Assign([each.target], value_of(each)) if isinstance(each, ast.AugAssign) else each
@@ -389,7 +389,7 @@ def written_out(body: List[Node]) -> List[Node]:
     ]
 
 
-def handed_on(names: List[str], before: List[Node], body: List[Node]) -> Any:
+def handed_on(names: list[str], before: list[Node], body: list[Node]) -> Any:
     """Return code for variables before a loop and after a pass, cloned where two may share a tensor."""
     kinds = {name: type(value) for part in before for name, value in values_of(part)}
     wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}
@@ -432,15 +432,15 @@ def step(carry, {target.id}):
     return [inner, *call, *after]
 
 
-def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], List[str], Dict[str, str]]:
+def without_append(body: list[Node], before: list[Node]) -> tuple[list[Node], list[str], dict[str, str]]:
     """Replace the first `x.append(y)` with `x = y` for lists that are empty before, and return their names.
 
     Do the same for `x = torch.cat([x, y], dim)`, and return code that joins the parts after the loop.
     """
     empty = {name for each in before for name, value in values_of(each) if ast.unparse(value) == "[]"}
-    made: List[Node] = []
-    lists: List[str] = []
-    joins: Dict[str, str] = {}
+    made: list[Node] = []
+    lists: list[str] = []
+    joins: dict[str, str] = {}
     for each in body:
         appends = isinstance(each, ast.Expr) and calls_method(each.value, "append")
         grown = grown_by(each)
@@ -458,7 +458,7 @@ def without_append(body: List[Node], before: List[Node]) -> Tuple[List[Node], Li
     return made, lists, joins
 
 
-def grown_by(node: Node) -> Optional[Tuple[str, Node, int]]:
+def grown_by(node: Node) -> tuple[str, Node, int] | None:
     """Return variable, added part and dimension of `x = torch.cat([x, part], dim)`. None for others."""
     name, call = assigned(node), getattr(node, "value", node) or node
     joined = call.args[:1] if calls_method(call, "cat", "concat", "concatenate") else []
@@ -470,11 +470,11 @@ def grown_by(node: Node) -> Optional[Tuple[str, Node, int]]:
     return (name, parts[1], int(text)) if re.fullmatch(r"-?\d", text) else None
 
 
-def in_tuple(parts: List[str]) -> str:
+def in_tuple(parts: list[str]) -> str:
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def slices_of(node: Node, context: Context) -> Optional[str]:
+def slices_of(node: Node, context: Context) -> str | None:
     """Return code for the tensor or tuple of tensors whose slices a `for` takes. None if it takes none."""
     if calls(node, "range") and len(node.args) < 3:
         device = f", device={context.parameters[0]}.device" if context.parameters else ""
@@ -502,7 +502,7 @@ def joined(name: str) -> Change:
     return of_forms(*((old.replace("L", name), new.replace("L", name)) for old, new in forms))
 
 
-def carried(tests: List[Node], body: List[Node], after: List[Node]) -> List[str]:
+def carried(tests: list[Node], body: list[Node], after: list[Node]) -> list[str]:
     """List variables that a pass of a loop sets and the next pass, or the code after the loop, uses."""
     found: dict[str, None] = {}
     stored: dict[str, None] = {}
@@ -557,7 +557,7 @@ def of_try(node: Node, context: Context) -> Block:
 
 
 @in_expression
-def either(node: Node, context: Context) -> Optional[Node]:
+def either(node: Node, context: Context) -> Node | None:
     fits = isinstance(node, ast.IfExp)
     return chosen(as_tensors(node.test, context.before), node.body, node.orelse) if fits else None
 
@@ -584,7 +584,7 @@ def picked(statement: Node, context: Context) -> Block:
         inner = each_of(node.func) if isinstance(node, ast.Call) else None
         return (ast.Call(inner[0], node.args, node.keywords), *inner[1:]) if inner is not None else None
 
-    def change(node: Node, _context: Any) -> Optional[Node]:
+    def change(node: Node, _context: Any) -> Node | None:
         found = each_of(node)
         of_number = "torch.as_tensor(E, device=K.device)"  # for a table of numbers
         each = "E" if isinstance(node, ast.Call) else of_number
@@ -638,7 +638,7 @@ torch._check(size <= {name}.shape[{dim}])
 {name} = {name}.narrow({dim}, 0, size)"""
 
 
-def _until_exit(node: Node, used: Any, known: Any) -> List[Node]:
+def _until_exit(node: Node, used: Any, known: Any) -> list[Node]:
     """Return statements that change variables only while `going`, or, for the exit, one that sets `going`.
 
     Empty if the statement does not fit. `used`: variables needed after a pass; `known`: set before the loop.
@@ -671,7 +671,7 @@ _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
 
 
 @in_expression
-def own_size(node: Node, context: Context) -> Optional[Node]:
+def own_size(node: Node, context: Context) -> Node | None:
     """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)` with the input's size in place of the batch size 8."""
     if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
         return None
@@ -691,7 +691,7 @@ def own_size(node: Node, context: Context) -> Optional[Node]:
 def no_numbers(statement: Node, context: Context) -> Block:
     """Turn numbers into tensors in a tuple that is returned, or that a `while_loop` carries."""
     new, found = copy.deepcopy(statement), 0
-    nodes: List[Any] = list(ast.walk(new))
+    nodes: list[Any] = list(ast.walk(new))
     loops = [each for each in nodes if calls_method(each, "while_loop") or calls(each, "while_loop")]
     returned = [new.value] if isinstance(new, ast.Return) else []
     for whole in (*(each.args[2] for each in loops if len(each.args) > 2), *returned):
@@ -701,7 +701,7 @@ def no_numbers(statement: Node, context: Context) -> Block:
     return [new, *context.after] if found else None
 
 
-def of_parts(node: Node, context: Context) -> Optional[Node]:
+def of_parts(node: Node, context: Context) -> Node | None:
     """Write the numbers in `torch.where(c, z, 1j)` as tensors: a compile has no complex numbers (2.13)."""
     if not calls_method(node, "where", "masked_fill"):
         return None
@@ -722,7 +722,7 @@ CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 
 @in_expression
-def one_hot(node: Node, context: Context) -> Optional[Node]:
+def one_hot(node: Node, context: Context) -> Node | None:
     """Rewrite `F.one_hot(i)` with the number of classes, if the module has it as an attribute."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
         return None
@@ -736,7 +736,7 @@ class Padded(ast.NodeTransformer):
     def __init__(self) -> None:
         self.lengths: Node = None
         self.batch = 1  # the dimension of the batch
-        self.packed: List[str] = []
+        self.packed: list[str] = []
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         """Take the last state from the outputs, because the layer returns the state after the padding."""
@@ -1011,6 +1011,6 @@ WHOLE = [
 ]
 
 
-def fitting(text: str, stage: str, rows: List[Rewrite] = REWRITES) -> List[Rewrite]:
+def fitting(text: str, stage: str, rows: list[Rewrite] = REWRITES) -> list[Rewrite]:
     """Return the rows that match the stage and the text of the error."""
     return [each for each in rows if each.stage == stage and re.search(each.text, text)]

@@ -12,7 +12,7 @@ import importlib
 import linecache
 import re
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,7 +31,7 @@ NO_FAKE = re.compile(
 class Call:
     """One call of the operator in eager mode: its arguments by name, and its result."""
 
-    arguments: Dict[str, Any]
+    arguments: dict[str, Any]
     result: Any
 
 
@@ -41,7 +41,7 @@ class _Watch(TorchDispatchMode):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.call: Optional[Call] = None
+        self.call: Call | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -51,7 +51,7 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
+def call_of(name: str, run: Callable[[], Any]) -> Call | None:
     """Return the first call of the operator in `run`. None if there is none, or if `run` fails."""
     with contextlib.suppress(Exception), torch.no_grad(), _Watch(name) as watch:
         run()
@@ -59,7 +59,7 @@ def call_of(name: str, run: Callable[[], Any]) -> Optional[Call]:
     return None
 
 
-def written(name: str, calls: List[Call]) -> str:
+def written(name: str, calls: list[Call]) -> str:
     """Return the code of a fake function that fits all calls. Empty if no simple one does."""
     space, _, operator = name.partition("::")
     packet = getattr(getattr(torch.ops, space), operator, None)
@@ -78,7 +78,7 @@ def written(name: str, calls: List[Call]) -> str:
     return f'@torch.library.register_fake("{name}")\ndef _({names}):\n    return {body}'
 
 
-def _output(calls: List[Call], outputs: List[Any]) -> str:
+def _output(calls: list[Call], outputs: list[Any]) -> str:
     """Return an expression for one output of the calls. Empty if none fits."""
     if not all(isinstance(each, torch.Tensor) for each in outputs):
         return ""
@@ -107,7 +107,7 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.device == other.device
 
 
-def _size(given: Dict[str, List[torch.Tensor]], wanted: List[int], at: int) -> str:
+def _size(given: dict[str, list[torch.Tensor]], wanted: list[int], at: int) -> str:
     """Return an expression for a size of an output, which is `wanted` in each call. Empty if none fits.
 
     It is the size of an argument, if possible in the same dimension `at`, or a number. If it varies between
@@ -131,7 +131,7 @@ def registered(name: str, code: str) -> Iterator[None]:
     custom_ops: Any = torch._library.custom_ops
     operator = custom_ops._maybe_get_opdef(name)
     before = getattr(operator, "_abstract_fn", None)
-    names: Dict[str, Any] = {"torch": torch}
+    names: dict[str, Any] = {"torch": torch}
     try:
         exec(code.partition("\n")[2], names)
         torch.library.register_fake(name, names["_"], lib=library)
@@ -142,7 +142,7 @@ def registered(name: str, code: str) -> Iterator[None]:
             operator._abstract_fn = before
 
 
-Shape = Tuple[Tuple[int, ...], ...]  # shape of each tensor of a call
+Shape = tuple[tuple[int, ...], ...]  # shape of each tensor of a call
 NOTE = "these tables are private to torch; the operator then runs as it does in eager mode, and is not fused"
 CODE = """import torch._decomp, torch._inductor.decomposition, torch._inductor.lowering
 tables = torch._inductor.lowering.lowerings, torch._inductor.decomposition.decompositions
@@ -154,10 +154,10 @@ class Restriction:
     """An equation of sizes that the compile added as a guard, and the operators that may have added it."""
 
     expression: Any
-    nodes: List[Any]
+    nodes: list[Any]
 
 
-def restrictions_of(program: Any, guards: List[Any]) -> List[Restriction]:
+def restrictions_of(program: Any, guards: list[Any]) -> list[Restriction]:
     """Return the guards that are equations, with the operators named like the function that added each."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     found = []
@@ -172,7 +172,7 @@ def _name(node: Any) -> str:
     return str(getattr(node.target, "_opname", "")).strip("_")
 
 
-def symbols_of(program: Any) -> Dict[Tuple[str, int, int], Any]:
+def symbols_of(program: Any) -> dict[tuple[str, int, int], Any]:
     """Return the symbol of each dynamic dimension, by input, number among the tensors, and dimension."""
     inputs = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
@@ -187,12 +187,12 @@ def symbols_of(program: Any) -> Dict[Tuple[str, int, int], Any]:
     return found
 
 
-def places(program: Any) -> Dict[Any, Tuple[str, int, int]]:
+def places(program: Any) -> dict[Any, tuple[str, int, int]]:
     """Return the first dynamic dimension of each symbol, as in `symbols_of`."""
     return {symbol: place for place, symbol in reversed(list(symbols_of(program).items()))}
 
 
-def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape) -> List[Restriction]:
+def broken(restrictions: list[Restriction], known: dict[Any, Any], shape: Shape) -> list[Restriction]:
     """Return the restrictions that the sizes of a call violate."""
     sizes = {
         symbol: shape[number][dim]
@@ -207,8 +207,8 @@ def broken(restrictions: List[Restriction], known: Dict[Any, Any], shape: Shape)
 
 
 def fixed_sizes(
-    program: Any, guards: List[Any], shapes: List[Shape]
-) -> Iterator[Tuple[Attempt, List[Dict[str, Any]]]]:
+    program: Any, guards: list[Any], shapes: list[Shape]
+) -> Iterator[tuple[Attempt, list[dict[str, Any]]]]:
     """If only the last call breaks a guard, yield code that leaves the guard's operator to eager mode.
 
     Also yield the operator's line. `attempts.operate_sizes` runs the code in a new process, since this one
@@ -230,7 +230,7 @@ def fixed_sizes(
         yield told, _lines(nodes[0])
 
 
-def _lines(node: Any) -> List[Dict[str, Any]]:
+def _lines(node: Any) -> list[dict[str, Any]]:
     """Return the innermost line outside torch that created a node."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
     found = [each for each in lines if not each[0].startswith(TORCH)][-1:]

@@ -14,7 +14,7 @@ Every replay of a CUDA graph reads the addresses of its capture, even if the ten
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple
 
 import torch
 
@@ -46,7 +46,7 @@ class PendingUse(NamedTuple):
 class PendingUses:
     """Inputs that a call reads on another stream than their owner, until the owner waits for that stream."""
 
-    def __init__(self, tell: Tell, allocations: Optional[Callable[[], int]] = None) -> None:
+    def __init__(self, tell: Tell, allocations: Callable[[], int] | None = None) -> None:
         self.tell = tell
         self.allocations = allocations or (
             lambda: int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
@@ -148,7 +148,7 @@ class Streams:
         self.graph_inputs: list[tuple[int, int, Any]] = []  # call, number of the input, storage
         self.pending_uses = PendingUses(tell)
 
-    def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
+    def snapshot(self, leaves: list[torch.Tensor]) -> Snapshot | None:
         """Copy the inputs. None if only one stream is in use, or if they are too large."""
         self.pending_uses.look()
         size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Callable, Generic, Optional, Sequence, TypeVar
+from typing import Callable, Generic, Sequence, TypeVar
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Minimiser(Generic[T]):
         ends = list(accumulate(len(part) for part in parts))
         return [*parts, *(self.kept[: e - len(p)] + self.kept[e:] for p, e in zip(parts[::-1], ends[::-1]))]
 
-    def found(self, number: Optional[int]) -> None:
+    def found(self, number: int | None) -> None:
         if number is not None:
             self.kept, pieces = self.candidates()[number], self.pieces
             self.pieces = 2 if number < pieces else max(2, pieces - 1)

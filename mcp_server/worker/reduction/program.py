@@ -6,7 +6,7 @@ import contextlib
 import operator
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -31,7 +31,7 @@ class Program:
     inputs: tuple[Any, ...]
     values: dict[str, Any]
     weights: frozenset[str]
-    ranges: dict[str, tuple[Optional[int], Optional[int]]]
+    ranges: dict[str, tuple[int | None, int | None]]
 
     @property
     def nodes(self) -> list[torch.fx.Node]:
@@ -64,7 +64,7 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
         else:
             raise Refused("the program takes what a reproduction cannot hold", str(spec.kind), "tensors")
 
-    def number(bound: Any) -> Optional[int]:
+    def number(bound: Any) -> int | None:
         with contextlib.suppress(TypeError, ValueError, OverflowError):  # None if infinite
             return int(bound)
         return None
@@ -79,7 +79,7 @@ def is_unit(node: torch.fx.Node) -> bool:
     return computes and picks_from(node) is None
 
 
-def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
+def picks_from(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the node with several results from which this node picks one. None if it picks none."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
@@ -174,7 +174,7 @@ class Cut:
     arguments: dict[str, torch.Tensor] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     submodules: dict[str, torch.fx.GraphModule] = field(default_factory=dict)
-    dynamic: dict[str, dict[int, tuple[Optional[int], Optional[int]]]] = field(default_factory=dict)
+    dynamic: dict[str, dict[int, tuple[int | None, int | None]]] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ import tempfile
 import traceback
 import types
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -172,7 +172,7 @@ def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> 
     return "\n".join(lines)
 
 
-def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
+def _value(name: str, tensor: torch.Tensor, seed: int | None) -> str:
     """Return an expression for a tensor. With a seed, use random values in the range of its finite ones."""
     device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
     if seed is None:
