@@ -21,17 +21,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from . import events
 from .compare import Tensors, compare_all, equal
+from .encode import raised_in
 from .events import Broken, Layout
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize
 from .protocol import ExportedRequest
-from .report import Frame, Report, facts
+from .report import Frame, Report, encode_frames, facts
 from .run import Expected, call, expectation, watching
-from .tensors import checksum, dtype_name, is_plain, leaf_facts, only_tensors, span
+from .tensors import checksum, dtype_name, first_outside, is_plain, leaf_facts, only_tensors, span
 
 # A frame of a stack trace: file, line, function, and text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
@@ -170,7 +171,7 @@ class Watcher(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
         self.twice = twice(target, args)  # before the call, which may write into its argument
-        result = super().call_function(target, args, kwargs)
+        result = (checked if of_user(target) else super().call_function)(target, args, kwargs)
         self.differs = depends_on_layout(target, args, kwargs, only_tensors(result))
         self.negative = negative(target, args)
         return result
@@ -186,7 +187,9 @@ class Watcher(torch.fx.Interpreter):
                     return None
             else:
                 wrapped = sorted(self._behind(n) & self.overflowed)
-                self._report(events.NodeRaised, n, overflowed=wrapped, **facts(error))
+                inside = raised_in(error) if of_user(n.target) else []  # the lines in the operator
+                stack = [*encode_frames((frame.f_code, line) for frame, line in inside), *stack_of(n)]
+                self._report(events.NodeRaised, n, stack=stack, overflowed=wrapped, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -250,7 +253,8 @@ class Watcher(torch.fx.Interpreter):
     def _report(self, kind: Callable[..., events.Event], node: torch.fx.Node, **more: Any) -> None:
         self.event_counts[kind] += 1
         if self.event_counts[kind] <= MOST_EVENTS:
-            self.report.event(kind(node=node.name, op=str(node.target), stack=stack_of(node), **more))
+            told = {"stack": stack_of(node), **more}
+            self.report.event(kind(node=node.name, op=str(node.target), **told))
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
@@ -322,6 +326,10 @@ OWN = frozenset(
 )
 
 
+def of_user(target: Any) -> bool:
+    return getattr(target, "namespace", "aten") not in OWN
+
+
 def depends_on_layout(target: Any, args: Any, kwargs: Any, result: Tensors) -> bool:
     """Whether a user's operator gives other values for contiguous arguments, but the same when repeated."""
     schema = getattr(target, "_schema", None)
@@ -366,7 +374,7 @@ class Formed(torch.fx.Interpreter):
 
 def contiguously(target: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of a user's operator for contiguous copies."""
-    return None if getattr(target, "namespace", "aten") in OWN else _with_copies(target, args, kwargs)
+    return _with_copies(target, args, kwargs) if of_user(target) else None
 
 
 def negative(target: Any, args: Any) -> tuple[int, torch.Tensor] | None:
@@ -438,6 +446,35 @@ def summed(target: Any, args: Any, _kwargs: Any) -> Any:
     grid, values = found
     into = args[0] if "_." in str(target) else args[0].clone()
     return into.index_put_(grid, values - into[tuple(grid)], accumulate=True)
+
+
+_ALONG = re.compile(r"aten::(gather|scatter\w*|index_(select|add|copy|fill|reduce))_?")
+
+
+class Indices(TorchDispatchMode):
+    """Raises before an operator of torch gets an index outside its tensor, which a GPU only reports later."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        along = bool(_ALONG.fullmatch(func._schema.name))
+        every = func._schema.name in ("aten::index", "aten::index_put", "aten::index_put_")
+        for dim, index in [(args[1], args[2])] if along else enumerate(args[1] if every else ()):
+            size = args[0].shape[dim] if args[0].dim() else 1
+            odd = first_outside(index, 0 if along else -size, size) if index is not None else None
+            if odd is not None:
+                text = "{}: index {}{} is out of bounds for dimension {} with size {}"
+                raise IndexError(text.format(func, odd.value, odd.place, dim, size))
+        return func(*args, **(kwargs or {}))
+
+
+def checked(target: Any, args: Any, kwargs: Any) -> Any:
+    """Run a user's operator under `Indices`, which sees inside only if the kernel is called directly."""
+    keys = {each.device.type.upper() for each in only_tensors([args, kwargs])}
+    known = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    if _get_current_dispatch_mode() is not None or len(keys) != 1 or not known(target.name(), min(keys)):
+        return target(*args, **kwargs)
+    with Indices():
+        key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, min(keys)))
+        return target.redispatch(key, *args, **kwargs)
 
 
 class Operators(TorchDispatchMode):

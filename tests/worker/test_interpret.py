@@ -420,3 +420,19 @@ def test_the_program_of_a_script_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     asked["args"] = ["7"]
     with pytest.raises(Refused, match="did not reach"):
         recapture(asked, report)
+
+
+def test_an_index_inside_an_operator_is_told_with_its_element_and_line(tmp_path: Path) -> None:
+    """It is looked at before the operator of torch runs, as a GPU reports it late and without the element."""
+
+    @torch.library.custom_op("interpret_test::binned", mutates_args=())  # type: ignore[untyped-decorator]
+    def binned(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3).index_add_(0, x.long(), torch.ones_like(x))
+
+    binned.register_fake(lambda x: x.new_empty(3))
+    module = torch.export.export(Of(lambda x: binned(x)), (torch.ones(4),)).module()
+    watcher = interpret.Watcher(module, [torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
+    with torch.no_grad(), pytest.raises(IndexError, match=r"index 3 at \[2\] is out of bounds .* size 3"):
+        watcher.run(torch.tensor([0.0, 2.0, 3.0, 1.0]), enable_io_processing=False)
+    (event,) = stream_events(tmp_path / "report.jsonl", events.NodeRaised)
+    assert event.op == "interpret_test.binned.default" and "index_add_" in event.stack[0].code

@@ -436,6 +436,9 @@ _IN_EAGER = (
 )
 
 
+_IN_OPERATOR = "correct how the operator computes this index, or let it reject the values that lead to it"
+
+
 def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
     """An index that the model also rejects in eager mode: the fault is in the model or its inputs."""
     for event in case.eager_events(events.NodeRaised)[:1]:
@@ -453,4 +456,5 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"{event.op} gets an index outside its tensor, in eager mode too: {text}.",
             level=CausalLevel.FAULT_SITE,
             evidence=(seen("interpret", f"{event.node} ({event.op}) raised: {text}"),),
+            fix=None if event.op.startswith("aten.") else Fix(text=_IN_OPERATOR),
         )
