@@ -83,7 +83,8 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
 def _ended_by_signals() -> Iterator[list[int]]:
     """Cancel the body when a signal of ENDING arrives; the yielded list then has its number.
 
-    A signal that this process was started to ignore (nohup) stays ignored.
+    A signal that this process was started to ignore (nohup) stays ignored. After the first signal, only
+    SIGINT is not ignored: `timeout` sends SIGTERM to its child twice.
     """
     received: list[int] = []
     scope = anyio.CancelScope()
@@ -101,7 +102,12 @@ def _ended_by_signals() -> Iterator[list[int]]:
             yield received
     finally:
         for number in handled:
+            ignored = {number} if received and number != signal.SIGINT else set()
+            signal.pthread_sigmask(signal.SIG_BLOCK, ignored)  # as removing a handler restores the default
             loop.remove_signal_handler(number)
+            for each in ignored:
+                signal.signal(each, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
 
 
 def _print_stopped(state: JobState) -> None:
