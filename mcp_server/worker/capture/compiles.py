@@ -6,6 +6,7 @@ Comparisons that the program itself makes (`assert_close`, `allclose`, `equal`) 
 from __future__ import annotations
 
 import contextlib
+import copy
 import faulthandler
 import functools
 import itertools
@@ -312,6 +313,7 @@ class Compiles:
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             arguments = tuple(given), dict(more or {})
+            arguments = own_copies(arguments, self.store.cap) if error is None else arguments
             about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
             self.last_export = Failing(module, *arguments, options, error, **about)
             self.export_s, self.calls.shapes = time.process_time() - began, {}  # this process only
@@ -517,6 +519,14 @@ def guards_of(program: Any) -> Any:
             if isinstance(size, torch.SymInt):
                 return size.node.shape_env.guards
     return []
+
+
+def own_copies(arguments: Any, cap: int) -> Any:
+    """Return copies of arguments, so that the program's own are freed when they are without the hook."""
+    if storage_bytes(only_tensors(arguments)) <= cap:
+        with contextlib.suppress(Exception):  # a tensor that has a gradient function cannot be copied
+            return copy.deepcopy(arguments)
+    return arguments
 
 
 def path_of(value: Any) -> str | None:
