@@ -396,7 +396,8 @@ LAUNCHED = (
     KERNEL
     + """
 grid = lambda meta: (n // meta["B"],)
-k[grid]({given})
+out = torch.empty_like(x)
+wrap_triton(k)[grid]({given})
 """
 )
 
@@ -405,7 +406,7 @@ k[grid]({given})
     ("kind", "given", "old", "new"),
     [
         ("short_grid", "x", 'n // meta["B"]', "triton.cdiv(n, meta['B'])"),
-        ("strides", "x.t(), o=out", "k[grid](x.t()", "k[grid](x.t().contiguous()"),
+        ("strides", "x.t(), o=out", "[grid](x.t()", "[grid](x.t().contiguous()"),
         ("strides", "x.contiguous(), o=out", "", ""),
     ],
 )
@@ -415,6 +416,13 @@ def test_a_launch_is_corrected_where_it_stands(kind: str, given: str, old: str, 
     found = [each for each in corrections.shown(text, "k") if each.kind == kind]
     changed = [corrections.corrected(text, "k", each) for each in found]
     assert changed == ([text.replace(old, new)] if old else [])
+
+
+def test_memory_that_a_kernel_updates_is_made_of_zeros() -> None:
+    """It was made with `empty_like`, and a kernel that adds to it never filled it."""
+    text = LAUNCHED.format(line="tl.atomic_add(o + i, tl.load(p + i))", given="x, o=out")
+    zeroed = text.replace("empty_like", "zeros_like")
+    assert corrections.corrected(text, "k", corrections.Mistake("unset", 1)) == zeroed
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,9 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
     assert found.guilty.input_index == 0
 
 
+GRAPH = "with torch.cuda.graph(g):\n            y = f(pos)\n        "
+
+
 @pytest.mark.parametrize(
     ("line", "kept"),
     [
@@ -223,19 +226,24 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
         ("self.pos = new", "self.pos.copy_(new)"),
         ("pos = pos * 2", "pos.copy_(pos * 2)"),
         ("pos = new", ""),
+        (f"{GRAPH}pos = new", f"{GRAPH}pos.copy_(new)"),
         ("self.pos.add_(1)", ""),
     ],
 )
 def test_the_line_that_binds_the_input_of_a_graph_again(
     zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: str
 ) -> None:
-    """It is run as a copy into the captured tensor, and is the fix if the program passes."""
+    """It is run as a copy into the captured tensor, and is the fix if the program passes.
+
+    A file beside the script that the script does not name is not looked at.
+    """
     monkeypatch.setattr("mcp_server.diagnosis.observe.rerun.name_of", lambda _input: "pos")
     case, script = package_case(zoo("ranker")), tmp_path / "serve.py"
     text = (
         f"class A:\n    def __init__(self):\n        self.pos = 0\n    def step(self, new):\n        {line}\n"
     )
-    script.write_text(text)
+    for path in (script, tmp_path / "aside.py"):
+        path.write_text(text)
     case.workload = ScriptWorkload(script=script, cwd=tmp_path)
     replay = phase(9, storage="input", act="freed", interval="graph", call=1, input=0)
     case.capture = capture(calls=[call(3)], memory=[replay])

@@ -430,8 +430,10 @@ OVERWRITTEN = _Row(
 # Summary and fix by the kind of the wait that the program lacks, or of its precision.
 WAITS = {
     "stream": (
-        "The package runs on another stream than the work that fills its inputs, and does not wait for it.",
-        "let the stream of the call wait for the stream that fills its inputs",
+        "The work on a stream does not wait for the work that was started before it on the stream around it, "
+        "although they use the same memory: an input or output of the package, or memory that was freed "
+        "and is in use again.",
+        "let the stream wait for the stream around it before its work begins",
     ),
     "output_stream": (
         "The work after the call does not wait for the stream on which the package runs: it reads outputs "

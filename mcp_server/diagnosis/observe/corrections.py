@@ -56,9 +56,15 @@ class _KernelText:
         }
         calls = [each for each in every if isinstance(each, ast.Call)]
         for call, at in ((each, each.func) for each in calls):
-            own = isinstance(at, ast.Subscript) and ast.unparse(at.value) == self.function.name
-            if isinstance(at, ast.Subscript) and own:
+            if isinstance(at, ast.Subscript) and self.function.name in _wrapped(at.value):
                 yield call, assigned.get(ast.unparse(at.slice), at.slice)
+
+    def arguments(self) -> Iterator[tuple[str, ast.expr]]:
+        """The parameters of the kernel, each with what a launch passes for it."""
+        names = [each.arg for each in self.function.args.args]
+        for call, _ in self.launches():
+            yield from zip(names, call.args, strict=False)
+            yield from ((each.arg, each.value) for each in call.keywords if each.arg is not None)
 
     def calls(self, *names: str, anywhere: bool = False) -> list[ast.Call]:
         """The calls of `names` at the line of the mistake, or in the whole function."""
@@ -105,6 +111,11 @@ class _KernelText:
                 place = self.value(place.left)
             found.add(ast.unparse(place))
         return found & self.parameters
+
+
+def _wrapped(kernel: ast.expr) -> set[str]:
+    """The name of what is launched, which `wrap_triton` may have got."""
+    return {ast.unparse(each) for each in (kernel, *(kernel.args if isinstance(kernel, ast.Call) else ()))}
 
 
 def _other(call: ast.Call, name: str, place: int) -> ast.expr | None:
@@ -242,17 +253,27 @@ def _rounded_up(kernel: _KernelText) -> _Edits:
                 yield part, f"triton.cdiv({ast.unparse(part.left)}, {ast.unparse(part.right)})"
 
 
+def _zeroed(kernel: _KernelText) -> _Edits:
+    """Fill the new tensors that the kernel updates with zeros."""
+    updated = kernel.pointers("store") & kernel.pointers("load") | kernel.pointers(*ATOMICS)
+    made = [each for each in ast.walk(kernel.file) if isinstance(each, ast.Assign)]
+    for name, value in kernel.arguments():
+        for each in made if name in updated else ():
+            call = each.value
+            if ast.unparse(each.targets[0]) == ast.unparse(value) and isinstance(call, ast.Call):
+                filled = re.sub(r"\b(new_)?empty(_like)?$", r"\1zeros\2", ast.unparse(call.func))
+                yield call.func, filled
+
+
 def _contiguous(kernel: _KernelText) -> _Edits:
     """Pass contiguous tensors to a kernel that takes no strides."""
     names = [each.arg for each in kernel.function.args.args]
     if any("stride" in each.lower() for each in names):
         return
     read = kernel.pointers("load") - kernel.pointers("store", *ATOMICS)
-    for call, _ in kernel.launches():
-        given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
-        for name, value in given:
-            if name in read and not ast.unparse(value).endswith(".contiguous()"):
-                yield value, f"{ast.unparse(value)}.contiguous()"
+    for name, value in kernel.arguments():
+        if name in read and not ast.unparse(value).endswith(".contiguous()"):
+            yield value, f"{ast.unparse(value)}.contiguous()"
 
 
 CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
@@ -268,6 +289,7 @@ CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "tuned": _restored,
     "short_grid": _rounded_up,
     "strides": _contiguous,
+    "unset": _zeroed,
 }
 SHOWN = ("tuned", "past_end", "unmasked")  # found by text alone, so they may be intended
 AT_LAUNCH = ("short_grid", "strides")  # likewise, where the kernel is launched
@@ -323,14 +345,19 @@ def edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
 
 def bindings(text: str, name: str) -> Iterator[tuple[ast.stmt, str]]:
     """The statements that rebind `name`, each with a copy into the old tensor as its replacement."""
-    functions = [each for each in _nodes(text, ast.FunctionDef) if each.name == "__init__"]
-    first = {part.lineno for each in functions for part in ast.walk(each) if isinstance(part, ast.Assign)}
+    functions = _nodes(text, ast.FunctionDef)
+    made = [each for each in functions if each.name == "__init__"]
+    first = {part.lineno for each in made for part in ast.walk(each) if isinstance(part, ast.Assign)}
+    captures = [block for block, _ in _blocks(text, "cuda.graph")]
+    spans = [(each.lineno, each.end_lineno or 0) for each in functions]
     for line in _nodes(text, ast.Assign):
         target, value = ast.unparse(line.targets[0]), ast.unparse(line.value)
         own = re.search(rf"(?<![\w.]){re.escape(target)}\b", value)
         attribute = isinstance(line.targets[0], ast.Attribute)
+        since = max((at for at, end in spans if at <= line.lineno <= end), default=line.lineno)
+        later = any(since <= each.lineno <= (each.end_lineno or 0) < line.lineno for each in captures)
         once = len(line.targets) == 1 and line.lineno not in first
-        if once and target.rpartition(".")[2] == name and (attribute or own):
+        if once and target.rpartition(".")[2] == name and (attribute or own or later):
             yield line, f"{target}.copy_({value})"
 
 
@@ -360,19 +387,19 @@ def single_threaded(text: str) -> str:
     return edited(text, edits)
 
 
-def _stream_blocks(text: str) -> list[tuple[ast.With, str]]:
-    """List the `with torch.cuda.stream(s):` blocks of a text, each with the text of `s`."""
+def _blocks(text: str, manager: str) -> list[tuple[ast.With, str]]:
+    """List the `with torch.cuda.stream(s):` blocks of a text, or of another manager, with the text of `s`."""
     entered = [(block, item.context_expr) for block in _nodes(text, ast.With) for item in block.items]
     return [
         (block, ast.unparse(call.args[0]))
         for block, call in entered
-        if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).endswith("cuda.stream")
+        if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).endswith(manager)
     ]
 
 
 def _waiting(text: str, *, after: bool) -> str:
     """Return the text with a wait before, or after, each block of a stream. Empty if there is none."""
-    lines, blocks = text.split("\n"), _stream_blocks(text)
+    lines, blocks = text.split("\n"), _blocks(text, "cuda.stream")
     for block, stream in sorted(blocks, key=lambda each: each[0].lineno, reverse=True):
         here, first = "torch.cuda.current_stream()", block.lineno - 1
         waits, ends, place = (here, stream, block.end_lineno or 0) if after else (stream, here, first)

@@ -131,10 +131,15 @@ UNWAITED = re.compile(r"non_blocking\s*=\s*True|pin_memory")
 
 
 def _files_of_script(case: DiagnosisState) -> list[Path]:
-    """The script and the modules beside it. Empty for another workload."""
-    script = case.workload.script if isinstance(case.workload, ScriptWorkload) else None
-    found = [script, *sorted(script.parent.glob("*.py"))[:MOST_FILES]] if script is not None else []
-    return list(dict.fromkeys(path.resolve() for path in found))
+    """The script and the modules beside it that it names, or one of them. Empty for another workload."""
+    if not isinstance(case.workload, ScriptWorkload):
+        return []
+    found = [case.workload.script.resolve()]
+    beside = {path.stem: path for path in sorted(found[0].parent.glob("*.py"))[:MOST_FILES]}
+    for path in found:  # which grows
+        named = beside.keys() & set(re.findall(r"\w+", text_of(path)))
+        found += [beside[name] for name in sorted(named) if beside[name] not in found]
+    return found
 
 
 def _of_streams(case: DiagnosisState) -> bool:
@@ -379,8 +384,8 @@ def change_of(kernel: str, mistake: Mistake, texts: tuple[str, str], name: str) 
 def rebound(case: DiagnosisState) -> tuple[Path, str] | None:
     """A file of the program, and its text with the rebound input of a CUDA graph kept.
 
-    A line rebinds the input if it assigns an attribute outside `__init__`, or a value computed from it. None
-    if there is no such line, or several.
+    A line rebinds the input if it assigns an attribute outside `__init__`, a value computed from it, or a
+    name after the capture in the same function. None if there is no such line, or several.
     """
     freed = (each for each in case.captured.memory if (each.act, each.interval) == ("freed", "graph"))
     place = next((each.input for each in freed), len(case.compiled_inputs))
