@@ -313,7 +313,8 @@ class Compiles:
             more = args[1] if len(args) > 1 else options.pop("kwargs", None)
             sources = tuple(dict.fromkeys(frame.f_code.co_filename for frame in callers()))
             arguments = tuple(given), dict(more or {})
-            arguments = own_copies(arguments, self.store.cap) if error is None else arguments
+            if error is None:
+                arguments = own_copies(arguments, self.store.cap)
             about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
             self.last_export = Failing(module, *arguments, options, error, **about)
             self.export_s, self.calls.shapes = time.process_time() - began, {}  # this process only
@@ -521,7 +522,7 @@ def guards_of(program: Any) -> Any:
     return []
 
 
-def own_copies(arguments: Any, cap: int) -> Any:
+def own_copies(arguments: tuple[Any, Any], cap: int) -> tuple[Any, Any]:
     """Return copies of arguments, so that the program's own are freed when they are without the hook."""
     if storage_bytes(only_tensors(arguments)) <= cap:
         with contextlib.suppress(Exception):  # a tensor that has a gradient function cannot be copied
