@@ -293,11 +293,13 @@ class FailedCheck(HoldsOutputs):
 class CapturedDrift(Phase):
     """Weights of an exported model that the program changed after the export. `file` has their values.
 
-    If `of` names a variable of a failed check: weights of that model that are not the package's.
+    If `of` names a variable of a failed check: weights of that model that are not the package's. `taken` maps
+    a name to the weight of the model whose values the package has there.
     """
 
     of: str = ""
     names: list[str] = Field(default_factory=list)
+    taken: dict[str, str] = Field(default_factory=dict)
     file: Path | None = None
 
 

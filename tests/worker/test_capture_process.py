@@ -23,6 +23,7 @@ from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
+from mcp_server.worker.tensors import checksum
 from tests.support.command import ran
 from tests.zoo.names import few
 
@@ -86,10 +87,13 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compile
     assert held[0]() is None
 
 
-@pytest.mark.parametrize("change", ["written", "replaced", "compared", ""])
+@pytest.mark.parametrize("change", ["written", "replaced", "compared", "mixed", ""])
 def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path: Path, change: str) -> None:
-    """A write, a new tensor, and another model where a check failed count. The file has the last values."""
-    model, of = torch.nn.Linear(3, 2), ""
+    """A write, a new tensor, and another model where a check failed count. The file has the last values.
+
+    Values that the package has under the name of another weight are told.
+    """
+    model, of, taken = torch.nn.Linear(3, 2), "", {}
     exported = compiles.exporting(model, (torch.ones(1, 3),))
     next(exported)
     with pytest.raises(StopIteration):
@@ -97,6 +101,11 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
     with torch.no_grad():
         if change == "written":
             model.weight.mul_(2)
+        elif change == "mixed":
+            model.weight.mul_(2)
+            held = torch.float32, checksum(model.weight.detach())
+            compiles.calls.held = {"bias": held, "weight": (held[0], "old")}
+            model.bias, taken = torch.nn.Parameter(torch.ones(2)), {"bias": "weight"}
         elif change == "replaced":
             model.weight = torch.nn.Parameter(torch.zeros(2, 3))
     try:
@@ -107,7 +116,8 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
     except ValueError as error:
         compiles.failing(error)
     found = read_capture(tmp_path).drifts
-    assert [(each.names, each.of) for each in found] == ([(["weight"], of)] if change else [])
+    names = ["bias", "weight"] if taken else ["weight"]
+    assert [(each.names, each.of, each.taken) for each in found] == ([(names, of, taken)] if change else [])
     for each in found:
         assert each.file is not None
         assert torch.equal(torch.load(each.file, weights_only=True)["weight"], model.weight)

@@ -39,7 +39,11 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, misnamed or not at all; odd weights."""
     # A rejected update has the names of all constants, so `_misnamed` needs no package.
-    looks = (_different, _unreached, _values, _partial, _misnamed, _viewed) if case.package else (_misnamed,)
+    looks = (
+        (_different, _unreached, _values, _partial, _misnamed, _mixed, _viewed)
+        if case.package
+        else (_misnamed,)
+    )
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
@@ -504,6 +508,23 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         evidence=(seen("capture", differ), seen("run", quoted(text))),
         fix=_renamed(name, extra, lacking, update, case),
         refusal=REFUSED_NAMES,
+    )
+
+
+def _mixed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
+    """The last update, if it gave weights of the model under names of others, as the failed check shows."""
+    drift = next((each for each in case.captured.drifts if each.taken), None)
+    if drift is None or update is not case.updates[-1] or update.outcome != "ok":
+        return
+    pairs = [f"{source} under the name {name}" for name, source in sorted(drift.taken.items())]
+    fact = f"{update.how} was given the values of {_shown(pairs)}"
+    name = min(drift.taken)
+    yield _OfUpdate(
+        guilty=_updated(name, update, f"the values of {drift.taken[name]}"),
+        summary=f"{fact}. Nothing rejects this, because dtype and shape are the same.",
+        evidence=(seen("capture", fact, str(update.file or "")),),
+        fix=Fix(text="give each weight under its own name", after=full_update(drift.of or "model")),
+        observed=True,
     )
 
 

@@ -357,7 +357,12 @@ class Compiles:
         if names:
             kept = {name: value.detach() for name, value in weights.items()}
             file, notice = self.calls.saved("weights", next(self.numbers), lambda: kept)
-            self.journal.event("drifted", names=names, file=file, notice=notice, of=of)
+            now, held = digests(kept), {name: digest for name, (_, digest) in self.calls.held.items()}
+            owners = {digest: name for name, digest in now.items()}
+            stale = [name for name in names if name in held and now.get(name) != held[name]]
+            taken = {name: owners[held[name]] for name in stale if held[name] in owners}
+            about = {"notice": notice, "of": of, "taken": taken}
+            self.journal.event("drifted", names=names, file=file, **about)
 
     def attempt(self, error: BaseException) -> None:
         """If the failed export or compile ends the program, try changes that may make it pass."""
