@@ -271,7 +271,7 @@ def _compiled(mismatch: Mismatch, case: DiagnosisState) -> CompiledInput | None:
 
 
 def _narrowing(mismatch: Mismatch, case: DiagnosisState) -> CapturedAttempts | None:
-    return case.captured.narrowing if mismatch.aspect == "range" else None
+    return case.captured.narrowing if mismatch.aspect in ("range", "size") else None
 
 
 def _test_of(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:

@@ -279,8 +279,12 @@ class Compiles:
         self.failing(error)
         shapes = list(self.calls.shapes or ())
         self.attempt(error)
-        self.tell_narrowed([*shapes, *refused_shapes(error)])
-        self.tell_fixed(shapes)
+        self._tell_model([*shapes, *refused_shapes(error)], shapes)
+
+    def _tell_model(self, narrow: list[Any], fixed: list[Any]) -> None:
+        """Journal what the model loses in the package: sizes outside a range, fixed sizes, and state."""
+        self.tell_narrowed(narrow)
+        self.tell_fixed(fixed)
         self.tell_state()
 
     def exiting(self, status: Any = None) -> None:
@@ -288,7 +292,8 @@ class Compiles:
         if self.compiles and status:
             self.drifted(callers())
             self._program_failed(SystemExit(status), frames())
-            self.tell_state()
+            shapes = list(self.calls.shapes or ())
+            self._tell_model(shapes, shapes)
 
     def _program_failed(self, error: BaseException, shown: object) -> None:
         self.calls.memory.failed()
