@@ -17,7 +17,6 @@ from tests.recorded import RECORDINGS
 WRAPPERS = RECORDINGS / "wrappers"
 GOLD = Path(__file__).with_name("wrappers.summary.txt")
 SUMMARISED = (
-    "attention.torch-2.11-cuda",
     "computed_index.torch-2.13-cpu",
     "folding.torch-2.13-cpu",
     "lazy_shift.torch-2.15-cuda",
