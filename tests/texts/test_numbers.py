@@ -63,14 +63,8 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         # Summed over the page's rows by tests/test_plant.py.
         "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
     },
-    ("benchmarks/agents.md", FIRST_SIGHT): {
-        # Summed over the page's rows by tests/test_plant.py.
-        "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
-    },
     ("benchmarks/README.md", CORPUS): {
         "39 of 40 on the CPU, 19 of 19 on CUDA": (r"\| category right \| 39 of 40 .* 19 of 19 \|",),
-        # Counted by a test below.
-        "[32 of 32](corpus/README.md#two-defects)": ("is in 32 of 32 now",),
         "31 of 31 on the CPU, 18 of 18 on CUDA": (r"`proven` \| 20 of 20 \| 11 of 11 \| 11 of 11 \| 7 of 7",),
     },
     ("benchmarks/README.md", FAULTS): {
@@ -230,13 +224,6 @@ def test_the_reports_that_a_release_has_right_are_counted() -> None:
     page = (ROOT / "docs" / "releases.md").read_text()
     assert table in page
     assert f"The {len(faulty)} programs of {len(set(faulty))} public reports" in page
-
-
-def test_proven_verdicts_on_two_defects_are_the_sum_of_their_table() -> None:
-    """The row of `proven` adds up to the quoted numbers."""
-    (row,) = re.findall(r"\*\*right of `proven`\*\* \| (.+) \|", (ROOT / CORPUS).read_text())
-    cells = [cell.split(" of ") for cell in row.split(" | ")]
-    assert [sum(int(cell[side]) for cell in cells) for side in (0, 1)] == [32, 32]
 
 
 AGENTS = (ROOT / "benchmarks" / "agents.md").read_text()

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from mcp_server.logs.captured import read_capture
 from mcp_server.tools.capture import hook_environment
+from mcp_server.worker.capture import compiles as compiling
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
-from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
-from mcp_server.worker.tensors import checksum
 from tests.support.command import ran
 from tests.zoo.names import few
+
+Compiles = compiling.Compiles
 
 PROGRAM = """from __future__ import annotations
 import inspect, beside
@@ -103,7 +104,7 @@ def test_weights_that_change_after_export_are_kept(compiles: Compiles, tmp_path:
             model.weight.mul_(2)
         elif change == "mixed":
             model.weight.mul_(2)
-            held = torch.float32, checksum(model.weight.detach())
+            held = torch.float32, compiling.digests({"": model.weight})[""]
             compiles.calls.held = {"bias": held, "weight": (held[0], "old")}
             model.bias, taken = torch.nn.Parameter(torch.ones(2)), {"bias": "weight"}
         elif change == "replaced":
