@@ -54,7 +54,7 @@ def family_row(family: Family) -> str:
     ticks = ("`` ", " ``") if "`" in text else ("`", "`")
     releases = f" (torch {family.torch})" if family.torch else ""
     cells = (f"{ticks[0]}{text}{ticks[1]}", family.meaning + releases, family.not_proven)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return ("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |").replace("|  |", "| |")
 
 
 def flags_by_release() -> str:

@@ -62,6 +62,14 @@ def in_words(root: ErrorFact) -> dict[str, str]:
     return {**root.fields, **{name: words.get(int(code), f"code {code}") for name, code in codes.items()}}
 
 
+def filled(template: str, root: ErrorFact) -> str:
+    """Return the template with the fields of the text. Empty if a field is missing or is no expression."""
+    try:
+        return template.format_map({name: e for name, e in in_words(root).items() if is_expression(e)})
+    except KeyError:
+        return ""
+
+
 def as_sentence(root: ErrorFact) -> str:
     """Fill the family's sentence with this error's values. Return the meaning if a value is prose or absent.
 
@@ -152,6 +160,7 @@ class Explanation(Record):
     count: int | None = None
     fields: dict[str, str] = Field(default_factory=dict)
     meaning: str = ""
+    fix: str = ""
     not_proven: str = ""
     releases: str = ""
     guide: str
@@ -233,6 +242,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
         "count": root.count,
         "fields": root.fields,
         "meaning": family.meaning if family.meaning != summary else "",
+        "fix": filled(family.fix, root) if root.category is not None else "",
         "not_proven": family.not_proven,
         "releases": family.torch,
         "guide": guide_path(family.guide),

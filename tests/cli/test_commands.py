@@ -66,6 +66,12 @@ def test_json_is_the_result(run: Run) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_an_explanation_has_the_fix_of_a_text_that_decides(run: Run) -> None:
+    for text, fix in (("ld: cannot find -lcuda: No such file", "stubs"), ("CUDA error: unknown error", "")):
+        found = json.loads(run("explain_error", "--text", text, "--json").stdout)
+        assert found["known"] and (fix in found.get("fix", "") if fix else not found.get("fix")), found
+
+
 def test_doctor(run: Run) -> None:
     """doctor names each need with its purpose, and how to get what is missing.
 

@@ -20,7 +20,6 @@ from mcp_server.logs.captured import CapturedCompile, StoppedAt
 from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
 from mcp_server.logs.families import BY_ID, Advice
 from mcp_server.logs.roots import PACKAGE_FILE
-from mcp_server.logs.text import is_expression
 from mcp_server.model import (
     Category,
     Component,
@@ -35,7 +34,7 @@ from mcp_server.package.exported import read_stack
 from mcp_server.package.mismatch import taken
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
-from mcp_server.tools.explain_error import as_sentence, in_words
+from mcp_server.tools.explain_error import as_sentence, filled
 from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
@@ -107,22 +106,14 @@ def named(category: Category, root: ErrorFact) -> Component:
     if category == "custom_op" and "at_function" in fields and root.family.id != "custom_op_call":
         return component("op", fields["at_function"])
     for naming in root.family.names:
-        if name := _fill(naming.name, root):
-            return component(naming.kind or kind, name, value=_fill(naming.value, root) or value)
+        if name := filled(naming.name, root):
+            return component(naming.kind or kind, name, value=filled(naming.value, root) or value)
     for field in _FIELDS:
         if fields.get(field):
             return component(_FIELD_KINDS.get(field, kind), fields[field], value=value)
     # Export and lowering fail because of the model, C++ because of the toolchain.
     lowered = root.family.stage in ("export", "compile") and not root.family.id.startswith("cpp_")
     return component("script" if category == "compile_failure" and lowered else kind, "", value=value)
-
-
-def _fill(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text. Empty if a field is missing or is not an expression."""
-    try:
-        return template.format_map({name: e for name, e in in_words(root).items() if is_expression(e)})
-    except KeyError:
-        return ""
 
 
 def action(root: ErrorFact, category: Category) -> str:
@@ -135,7 +126,7 @@ def action(root: ErrorFact, category: Category) -> str:
     if root.family.id == "undefined_symbol" and _OF_TORCH.match(root.fields.get("symbol", "")):
         of_package = _IN_PACKAGE.search(root.fields.get("library", ""))
         own = _OTHER_TORCH.replace("{library}", "the package") if of_package else _OTHER_TORCH
-    return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
+    return (own and filled(own, root)) or _ACTIONS[root.family.advice]
 
 
 # Exceptions that may be due to the values or lengths that a statement got, or come from C++ code.

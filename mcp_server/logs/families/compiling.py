@@ -274,7 +274,7 @@ TABLE.cause(
     "A library that the linker needs is missing, or is for another architecture or format.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     names=(Naming("-l{library}"), Naming("linker", "{detail}")),
-    fix="install what the linker looks for, put its folder on LIBRARY_PATH, or leave it out of the link options",
+    fix="install what the linker looks for, put its folder on LIBRARY_PATH (for -lcuda without a driver, the lib64/stubs of CUDA), or leave it out of the link options",
 )
 TABLE.cause(
     "linker_shim",

@@ -60,7 +60,7 @@ TABLE.error(
     "The package contains no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
     names=Naming("model '{model}'", "the package holds '{holds}'"),
-    fix="pass the model_name under which the model was packaged; the text lists what is there",
+    fix="pass the model_name that it was packaged under: inspect-package lists the names",
 )
 TABLE.error(
     "other_archive",
