@@ -84,7 +84,9 @@ class Values(Operators):
             guards = ()
         names = map(plain_name, free_positions(term, known=self._free))
         used = frozenset(id(place[n]) for n in names if n in place)
-        key = (self.structures.identity(term), used, tuple(each.text for each in guards))
+        key: tuple[int, frozenset[int], tuple[str, ...]] = (self.structures.identity(term), used, ())
+        if key not in self._known:  # a value known without a condition is the same under one
+            key = (*key[:2], tuple(each.text for each in guards))
         if key not in self._known:
             found = self._value(term, place, guards)
             often = self.structures.uses.get(key[0], 0) > 1 and not isinstance(term, Element)
@@ -332,6 +334,8 @@ class Values(Operators):
             return None
         if not box or any((start - stop).is_positive_or_zero() for start, stop in box.values()):
             return self.cast(self.value(second if box else first, place, guards), term.dtype)
+        if not all((stop - start).is_positive_or_zero() for start, stop in box.values()):
+            return None  # for some sizes, the part is empty
         pieces, fill = [(box, first)], second
         if not isinstance(second, Number):
             if len(box) > 1:
@@ -643,6 +647,7 @@ IDIOMS = [
         ("F.softplus({x})", "x > 20 ? x : log1p(exp(x))"),
         ("F.mish({x})", "x * tanh(x > 20 ? x : log1p(exp(x)))"),
         ("F.elu({x})", "x > 0 ? x * 1 : expm1(x * 1) * 1"),
+        ("F.elu({x})", "x > 0 ? x * 1 : (exp(x * 1) - 1) * 1"),
     )
 ]
 """Functions of torch, and what a compiler makes of them."""

@@ -3,6 +3,7 @@
 A wrong reading would look like a fault of the package, and be `proven`.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,12 +136,17 @@ FORMS: dict[str, tuple[Any, ...]] = {
         X,
     ),
     "buckets": (lambda x, b: torch.bucketize(x, b), X, torch.linspace(-2, 2, 9)),
+    "choices by what is loaded": (lambda w, i: (F.leaky_relu(w[i]), F.elu(w[i])), floats(12, 24), ROWS),
     "losses": (
         lambda x, i: (F.cross_entropy(x, i), F.one_hot(i, 12), F.mse_loss(x, x * 2)),
         floats(7, 12),
         ROWS,
     ),
 }
+
+
+WRITTEN = {"choices by what is loaded": r"(?<!def )\btake\("}
+"""What the program of a form must not contain."""
 
 
 class _Model(torch.nn.Module):  # type: ignore[misc]
@@ -179,6 +185,7 @@ def test_kernels_of_every_form_compute_what_was_read(dynamic: bool, tmp_path: Pa
         kernels = [each for each in view.wrapper.kernels.values() if each.kind == "cpp" and each.source]
         program = write_program(view, schemas_of(view))
         assert not program.not_read, (name, program.not_read)
+        assert not re.search(WRITTEN.get(name, "$^"), program.text), program.text
         assert [each.name for each in kernels if not read_program(each).is_understood] == []
         found |= {each.source for each in kernels}
         assert_program_agrees(program, function, given)
