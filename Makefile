@@ -8,8 +8,9 @@ export MYPY_CACHE_DIR := $(MADE)/mypy
 export RUFF_CACHE_DIR := $(MADE)/ruff
 # Hundreds of processes of the tests import the same modules: each would compile all of them again.
 unexport PYTHONDONTWRITEBYTECODE
-# An environment that somebody made in the folder is used, too.
-VENV ?= $(if $(wildcard .venv/.installed),.venv,$(MADE)/venv)
+# An environment that somebody made in the folder is used, too. Another counts only if given to make (VENV=…):
+# the variable of a shell may name the environment of a model.
+VENV := $(if $(wildcard .venv/.installed),.venv,$(MADE)/venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # From PyPI torch is the build for CUDA (3 GB); for the CPU: TORCH_INDEX=https://download.pytorch.org/whl/cpu (0.2 GB)

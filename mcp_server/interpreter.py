@@ -29,7 +29,7 @@ _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') i
 
 def interpreter_help() -> str:
     """Say what to do if no torch is found. Arguments are spelled as for the caller: MCP or command line."""
-    return f"pass {argument('python')}, or set {VARIABLE}, to a Python >= 3.9 that has torch"
+    return f"pass {argument('python')}, or set {VARIABLE}, to a Python 3.9 or later that has torch"
 
 
 def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:

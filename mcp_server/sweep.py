@@ -33,6 +33,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import anyio
@@ -247,10 +248,10 @@ def as_markdown(sweep: Sweep) -> str:
 
 def row(case: CaseRecord) -> tuple[str, ...]:
     verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
-    found = "", "", case.attempts[-1].why[:120]
+    found = "", "", shorten(case.attempts[-1].why, 120, placeholder="…")
     if verdict is not None:
         guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict.guilty else ""
-        found = verdict.confidence, guilty[:60], verdict.summary[:120]
+        found = verdict.confidence, guilty[:60], shorten(verdict.summary, 120, placeholder="…")
     return (case.name, case.result, *found, str(len(case.attempts)), f"{seconds:.0f}")
 
 

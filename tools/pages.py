@@ -71,7 +71,7 @@ def constructs() -> str:
     rows = [f"**{name}**: {ticked(pattern)}." for name, pattern in SHARED.items()]
     rows += [
         "",
-        "| construct | stops the | part of the error | change | note |",
+        "| construct | fails in | error text (regular expression) | change | note |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in (*REWRITES, *WHOLE):

@@ -408,11 +408,11 @@ def sweep(
     if as_json:
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
     else:
-        console = Console(highlight=False)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH)
         table = Table(*COLUMNS)
         for case in found.cases:
             table.add_row(*map(plain, row(case)))
-        console.print(table, width=None if console.is_terminal else REPORT_WIDTH)
+        console.print(table)
         console.print(f"{totals(found)}; report: {out / 'sweep.md'}", markup=False, soft_wrap=True)
     raise typer.Exit(exit_of(found))
 

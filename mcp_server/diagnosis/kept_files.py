@@ -121,11 +121,12 @@ def with_subject(verdict: Verdict, workload: Workload | None, context: Context) 
 # and unchanged again, each in its own process.
 MOST_LINES = 25
 
-_TEXT = '''"""{claim}
-Prints fails / passes / fails: the call unchanged, with {what}, and unchanged again."""
+_TEXT = '''"""{claim}. Makes the call three times; messages of the calls go to proof.py.log."""
 import torch._inductor.package
 
 def call(changed):
+    os = torch.os
+    os.dup2(os.open(__file__ + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     found = torch.load({inputs!r}, weights_only=True)
 {unpack}
     if changed:
@@ -135,11 +136,11 @@ def call(changed):
 {judge}
 try: torch._inductor.cpu_vec_isa.pick_vec_isa()  # each load asks for it: found once, before the forks
 except Exception: pass  # no compiler; a load works without one
-for changed in (False, True, False):
-    process = torch.multiprocessing.get_context("fork").Process(target=call, args=(changed,))
+for name in ("unchanged", {what!r}, "unchanged again"):
+    process = torch.multiprocessing.get_context("fork").Process(target=call, args=(name == {what!r},))
     process.start()
     process.join()
-    print("passes" if process.exitcode == 0 else "fails")
+    print(f"{{name}}: {{'fails' if process.exitcode else 'passes'}}")
 '''
 
 # Code that unpacks the file of inputs: one that the hook saved, or one of the two forms that users write.
@@ -166,7 +167,7 @@ def leave_proof(trial: Trial, verdict: Verdict, case: DiagnosisState, context: C
     path = context.directory / PROOF_FILE
     with storing(context.directory):
         path.write_text(text, encoding="utf-8")
-    return context.artifact(path, "prints fails / passes / fails; needs only torch")
+    return context.artifact(path, "shows that the change alone removes the failure; needs only torch")
 
 
 def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) -> str:
@@ -179,7 +180,7 @@ def proof_text(trial: Trial, verdict: Verdict, case: DiagnosisState, job: Path) 
     unpack = _SAVED if job in call.inputs.parents else _USERS
     text = _TEXT.format(
         claim=_quoted(capitalized(verdict.headline)),
-        what=_quoted(verdict.confirmed.what if verdict.confirmed else "the change"),
+        what="with " + _quoted(verdict.confirmed.what if verdict.confirmed else "the change"),
         inputs=str(call.inputs),
         unpack=unpack.format(package=str(call.package)),
         change="\n".join(f"        {line}" for line in change.splitlines()),

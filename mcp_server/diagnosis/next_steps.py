@@ -254,7 +254,8 @@ def _with_symptom(symptom: str, why: str, workload: Workload) -> NextStep:
 def continued(step: NextStep, case: DiagnosisState, job: str) -> NextStep:
     """Let a step that diagnoses the same workload continue this job, which repeats no finished run."""
     whole = workload_arguments(case.workload) if case.workload is not None else {}
-    if step.tool != "diagnose" or not HANDLE.fullmatch(job) or not whole.items() <= step.arguments.items():
+    same = whole and step.tool == "diagnose" and whole.items() <= step.arguments.items()
+    if not same or not HANDLE.fullmatch(job):
         return step
     more = {name: value for name, value in step.arguments.items() if name not in whole}
     return step.model_copy(update={"arguments": {"log": job, **more}})

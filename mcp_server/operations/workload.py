@@ -122,9 +122,12 @@ def package_workload(given: args.CheckArguments | args.PairArguments) -> Package
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
     if isinstance(given, args.DiagnoseArguments):
-        # A file that is not a package is diagnosed. Only an unknown model raises here.
+        # A file that is not a package is diagnosed, unless its name is that of another argument's file.
         package = file("package", given.package, around["cwd"])
-        _why_no_package(package, given.model_name)
+        other = args.ENDINGS.get(package.suffix, "package")
+        if _why_no_package(package, given.model_name) is not None and other != "package":
+            what = f"this is no package: give it as {argument(other)}"
+            raise ProblemError(what, value=given.package, allowed=COMPILED)
     else:
         package = package_file(given.package, around["cwd"], model.get("model_name"))
     inputs = inputs_of(given.inputs, around["cwd"])

@@ -441,6 +441,6 @@ def recordings_in(folder: Path) -> list[Path]:
             value=str(folder),
             allowed="a .ring file, or a folder of them; a host in which no call failed leaves one only with "
             "AOTI_RECORDER_KEEP=1",
-            next_call="aoti-debug record model.pt2 writes a package that records its calls",
+            next_call="aoti-debug record model.pt2 --out recorded.pt2",
         )
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

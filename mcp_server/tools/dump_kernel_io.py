@@ -105,7 +105,7 @@ def _result(
         left_out=max(0, found.count - shown),
         notes=notes,
         failure=None if stopped else read_failure(run.finished),
-        json_file=context.artifact(found.json_file, "all launches"),
+        json_file=context.artifact(found.json_file, "the chosen launches"),
         log=context.artifact(run.finished.output, "output of the run"),
         cost=context.cost.cost(),
     )

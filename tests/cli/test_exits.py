@@ -351,6 +351,7 @@ ANSWERS = [
         "--exported is the reference of a package, and a script exports its own",
         "the script alone",
     ),
+    ("diagnose --package x.py", "this is no package: give it as --script: x.py", "expected: a .pt2 of torch"),
     ("diagnose model.pt2 -i model.pt2", "this is a package, not inputs: model.pt2", "torch.save"),
     ("try-fix model.pt2 --change", "requires an argument", "clamp 0 9"),
     ("explain-error invalid", "with --text, or a file with --log", "explain-error --text invalid"),

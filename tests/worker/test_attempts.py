@@ -46,7 +46,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("one-hot", "return torch.nn.functional.one_hot(k) + x.sum().long()", (torch.tensor([1, 3]),)),
     ("tensor of tensors", "return torch.tensor([x.mean(), x.max()])", ()),
     ("fixed table", "return x + self.table", ()),
-    ("check for none", "for i in range(2):\n    j = (k == i).nonzero().squeeze(1)\n    if j.numel() == 0:\n"
+    ("check if empty", "for i in range(2):\n    j = (k == i).nonzero().squeeze(1)\n    if j.numel() == 0:\n"
      "        continue\n    x = x.index_add(0, j, x[j])\nreturn x", (torch.tensor([0, 1, 1, 0]),)),
     ("least squares", "return torch.linalg.lstsq(x.T @ x + torch.eye(6), x.T).solution", ()),
     ("written batch", "return x.reshape(4, 3, 2).sum(1) + 0 * x.shape[0]", ()),
@@ -68,7 +68,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "    y = torch.cat([y, y[:, -1:] * 2], dim=1)\nreturn y", ()),
     ("cached size", "n = x.shape[0]\nif n != self.num_classes or not len(self.grown):\n"
      "    self.grown = torch.arange(n)\n    self.num_classes = n\nreturn self.grown[:, None] + x", ()),
-    ("check for none", "j = (x[:, 0] > 0.1).nonzero().squeeze(1)\nif j.numel() == 0:\n"
+    ("check if empty", "j = (x[:, 0] > 0.1).nonzero().squeeze(1)\nif j.numel() == 0:\n"
      "    return torch.zeros(0, 6)\nreturn self.parts[0](x[j]) * x[j, :1]", ()),
     ("branch", "j = x[x > 0.1]\nif len(j) == 0:\n    return torch.zeros(())\nreturn j.mean()", ()),
     ("choice of a module", "level = {0: 0.5, 1: 2.0}\nreturn x * level[int(k)]", (torch.tensor(1),)),

@@ -871,7 +871,7 @@ REWRITES = [
     Rewrite("cached size", SIZE, of_cache, "compute it in each call", "a package has no such cache"),
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
-    Rewrite("check for none", VALUE, without_check, "leave out the check", "the rest runs on nothing, too"),
+    Rewrite("check if empty", VALUE, without_check, "leave out the check", "empty tensors pass, too"),
     Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
     Rewrite(
         "loop over slices",
