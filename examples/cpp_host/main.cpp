@@ -3,7 +3,7 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, dtype, freed, short, uncaught, segv, abort, kill, or hang. With
+// the last thread fail in the middle: index, worker, dtype, freed, short, uncaught, segv, abort, kill, or hang. With
 // outlive or exit, it still serves when main destroys the loader, or calls exit.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -27,6 +27,7 @@ std::vector<at::Tensor> request(int64_t thread, int64_t call, const std::string&
   auto users = (at::arange(BATCH, at::kLong) + thread + call).remainder(USERS);
   auto items = (at::arange(BATCH * ITEMS_PER_USER, at::kLong) * 7 + call).remainder(ITEMS).view({BATCH, ITEMS_PER_USER});
   if (fault == "index") items[3][5] = ITEMS + 24;
+  if (fault == "worker") items[6][5] = ITEMS + 24;  // in the half of the batch that an OpenMP worker computes
   std::vector<int64_t> own(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH);
   if (fault == "freed") users = at::from_blob(own.data(), {BATCH}, at::kLong);  // `own` ends here
   static std::vector<int64_t> half(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH / 2);

@@ -175,13 +175,12 @@ def _header(core: _Core) -> tuple[int, ...]:
         raise core.damaged("it is not an ELF file", f"first bytes {start[:4]!r}", _ALLOWED)
     if len(start) < _HEADER.size:
         raise core.damaged("it is cut off", f"{len(start)} bytes", _ALLOWED)
-    if start[4:6] != b"\2\1":
-        found = f"{'64' if start[4] == 2 else '32'} bits, {'little' if start[5] == 1 else 'big'} endian"
-        raise ProblemError("this is not an x86-64 core file", value=f"{core.path}: {found}", allowed=_ALLOWED)
     header = _HEADER.unpack(start)
-    if header[1:3] != (_CORE, _X86_64):
-        machine = "x86-64" if header[2] == _X86_64 else _MACHINES.get(header[2], f"machine {header[2]}")
-        found = f"ELF type {header[1]} of {machine}"
+    machine = "x86-64" if header[2] == _X86_64 else _MACHINES.get(header[2], f"machine {header[2]}")
+    found = f"ELF type {header[1]} of {machine}"
+    if wide := start[4:6] != b"\2\1":
+        found = f"{'64' if start[4] == 2 else '32'} bits, {'little' if start[5] == 1 else 'big'} endian"
+    if wide or header[1:3] != (_CORE, _X86_64):
         raise ProblemError("this is not an x86-64 core file", value=f"{core.path}: {found}", allowed=_ALLOWED)
     return header
 

@@ -187,7 +187,7 @@ def _text(raw: bytes | str) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
 
 
-Death = Literal["stack", "file", "null", "abort", "exit", "deleted", "other"]
+Death = Literal["stack", "file", "null", "abort", "exit", "deleted", "updated", "other"]
 OF_MEMORY = ("stack", "file")  # a call is not to blame for these, even if the thread died in it
 NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096
@@ -364,10 +364,14 @@ NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?p
 
 @dataclass(frozen=True)
 class Frame:
-    """One active call: the name of its library, and the function, empty if no symbol covers it."""
+    """One active call: the name of its library, and the function, empty if no symbol covers it.
+
+    `place` is its offset in the library's file if this is the package's own.
+    """
 
     library: str
     function: str
+    place: int | None = None
 
 
 _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from mcp_server.recorder.package import build_id_of, library_in
 from mcp_server.recorder.remains import (
     OF_MEMORY,
     CrashSite,
+    Death,
     crash_site,
     host_lines,
     library_of,
@@ -106,8 +107,9 @@ class Candidate:
 
     @property
     def weights(self) -> RecordedWeights:
-        """The constants that the host had given to the package before the call."""
-        return self.model.weights_at(self.call.generation)
+        """The host's constants before the call. If they were not kept, and it returned: the newest."""
+        own = self.model.weights_at(self.call.generation)
+        return own if own.constants or self.suspect else self.model.weights_at(self.model.updates)
 
     @property
     def updates(self) -> int:
@@ -371,8 +373,10 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
                 return replace(site, inside=each.call.thread), number
     flying = [each.call.thread for each in found if each.call.end_ns is None]
     inside = crash.thread in flying
-    if deleted := _deleted_under(crash, recording, maps):
-        return replace(site, death="deleted", memory=deleted, inside=crash.thread), None
+    last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
+    for death, story in _STORIES.items() if last is not None else ():
+        if told := story(crash, last, recording, maps):
+            return replace(site, death=death, memory=told, inside=crash.thread), None
     served = [*flying, *_serving(recording)]
     if recording.exits and (served or crash.thread != recording.pid):
         return replace(site, death="exit", inside=crash.thread if inside else next(iter(served), 0)), None
@@ -399,23 +403,44 @@ def _died_ns(recording: Recording) -> int:
     return recording.path.with_suffix(".crash").stat().st_mtime_ns
 
 
-def _deleted_under(crash: Crash, recording: Recording, maps: Sequence[Mapped]) -> str:
+def _deleted_under(crash: Crash, last: RecordedCall, recording: Recording, maps: Sequence[Mapped]) -> str:
     """Say where the host destroyed the loader that the crashed thread still called. Empty if it did not.
 
-    The thread must have died in its call, at the line of its last call, or just after it on a stack that
+    The thread must have died in its last call, at the line of this call, or just after it on a stack that
     cannot be read. Empty if a later call of the model returned: it had another loader.
     """
-    last = next((each for each in reversed(recording.calls) if each.thread == crash.thread), None)
-    model = recording.models[last.model] if last is not None else None
-    if last is None or model is None or not model.deleted_ns or model.deleted_by == crash.thread:
+    model = recording.models[last.model]
+    if not model.deleted_ns or model.deleted_by == crash.thread:
         return ""
     later = [e for e in recording.calls if e.model == last.model and e.begin_ns > model.deleted_ns]
     own, soon = _lines(crash.stack, maps)[:1], _died_ns(recording) - (last.end_ns or 0) < SERVES_NS
     there = last.end_ns is None or (own == _lines(last.stack, maps)[:1] if own else soon)
     if not there or any(each.end_ns is not None and not each.code for each in later):
         return ""
-    at = next((f" at {Path(each.file).name}:{each.line}" for each in _lines(model.deleted_at, maps)), "")
+    at = _at(model.deleted_at, maps)
     return f"thread {model.deleted_by} had destroyed the loader{at}, and this thread still called the package"
+
+
+def _updated_under(_: Crash, last: RecordedCall, recording: Recording, maps: Sequence[Mapped]) -> str:
+    """Say if the weights in use were updated during the last call of the crashed thread. Empty if not.
+
+    Such an update takes no lock; one of the other buffer does no harm, and a swap waits for the calls
+    (model_container.h 2.8-2.15). Of several updates, the recording may have only a later one.
+    """
+    model = recording.models[last.model]
+    until = model.updates if last.generation_after is None else last.generation_after
+    found = [e for e in model.weights if e.number > last.generation and not e.inactive]
+    if not found or until == last.generation:
+        return ""
+    told = f"the host updated the weights in use{_at(found[0].stack, maps)} while its last call ran"
+    return f"{told}: it began after update {last.generation}, and update {until} began before it ended"
+
+
+_STORIES: dict[Death, Callable[..., str]] = {"deleted": _deleted_under, "updated": _updated_under}
+
+
+def _at(stack: Sequence[int], maps: Sequence[Mapped]) -> str:
+    return next((f" at {Path(each.file).name}:{each.line}" for each in _lines(stack, maps)), "")
 
 
 def _written_anew(library: str, recording: Recording) -> str:
@@ -638,12 +663,10 @@ async def _rebuild(
 
 def _code(file: str, line: int) -> str:
     """Return the text of a host's source line. Empty if the source is not on this machine."""
-    path = Path(file)
-    try:
-        with path.open(encoding="utf-8", errors="replace") as source:
-            return next((text.strip()[:200] for at, text in enumerate(source, 1) if at == line), "")
-    except OSError:
-        return ""
+    with suppress(OSError):
+        lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
+        return "".join(lines[line - 1 : line]).strip()[:200]
+    return ""
 
 
 def _told(
@@ -671,7 +694,8 @@ def _told(
             then = "while it ran" if candidate.suspect else "while it ran or later"
             alone = f"the host updated or swapped the weights {during} after the call began"
             before = f"{before}, and {during} {then}" if call.generation else alone
-        those = "these weights" if chosen.weights is not None else "those of the package"
+        own = "these" if candidate.weights.number == call.generation else "the newest"
+        those = f"{own} weights" if chosen.weights is not None else "those of the package"
         yield f"{before}; it was repeated with {those}"
     passed = [each for each in replayed if each.finished.ok and each is not chosen]
     if passed:

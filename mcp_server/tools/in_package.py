@@ -142,26 +142,17 @@ class Reader:
     def _library(self) -> LoadedLibrary:
         return LoadedLibrary(self.library, self.remains)
 
-    def _place(self, address: int) -> int | None:
-        """Return the offset of an address in the library's file. None if it is outside."""
-        found = self.remains.mapping(address)
-        if found is None or not self._library.is_at(found.path):
-            return None
-        return address - found.start + found.offset
-
     def _stack(self, thread: ThreadState) -> _Stack:
         addresses = self._library.unwinder.addresses(thread)
-        places = [self._place(address) for address in addresses]
         calls = [self._call(address, number) for number, address in enumerate(addresses)]
+        own = [call for call in calls if call.place is not None]
         waits = awaited(calls, thread)
         waits = waits if waits != CONDITION or self._asleep else None
-        if all(place is None for place in places):
+        if not own:
             self.pool += any(OPENMP.match(call.library) for call in calls)
             return _Stack(thread, addresses, calls, None, None, waits, inside=False)
-        # A return address is after the call. The first address is the thread's current instruction.
-        known = [place - (number > 0) for number, place in enumerate(places) if place is not None]
-        lines = [line_at(self.library, place, GENERATED) for place in known]
-        launch = self._launch([function_at(self.library, place) for place in known], lines)
+        lines = [line_at(self.library, call.place or 0, GENERATED) for call in own]
+        launch = self._launch([call.function for call in own], lines)
         first = next((line for line in lines if line is not None), None)
         return _Stack(thread, addresses, calls, launch, first, waits)
 
@@ -174,10 +165,11 @@ class Reader:
         """Return library and function of an active call. The function is empty for most foreign libraries."""
         found = self.remains.mapping(address)
         if found is None:
-            return Frame("", "")
+            return Frame(f"{address:#x}", "")
+        # A return address is after the call. The first address is the thread's current instruction.
         name, offset = library_of(found.path), address - found.start + found.offset - (number > 0)
         if self._library.is_at(found.path):
-            return Frame(name, function_at(self.library, offset))
+            return Frame(name, function_at(self.library, offset), offset)
         return Frame(name, function_at(Path(found.path), offset) if NAMED.match(name) else "")
 
     def _holders(self, stack: _Stack, found: Sequence[_Stack]) -> list[int]:
@@ -214,7 +206,7 @@ class Reader:
             kernel=launch.kernel if launch is not None else "",
             generated=f"{_short(line)}  {self._code(line)}".rstrip() if line is not None else "",
             model=self.view.locations(launch.index)[:4] if launch is not None else self._host(stack),
-            frames=_joined(self._frame(frame, number) for number, frame in enumerate(stack.addresses)),
+            frames=_joined(map(self._frame, stack.calls)),
             waits_for=stack.waits[1] if stack.waits is not None else "",
             held_by=stack.holders,
             computes=stack.state.computes,
@@ -254,18 +246,11 @@ class Reader:
         lines = host_lines(stack.addresses, self.remains.maps) if not stack.inside else iter(())
         return [ModelLocation(file=each.file, line=each.line) for each in islice(lines, 1)]
 
-    def _frame(self, address: int, number: int) -> str:
-        found = self.remains.mapping(address)
-        if found is None:
-            return f"{address:#x}"
-        place = self._place(address)
-        if place is None:
-            return library_of(found.path)
-        place -= number > 0
-        line = line_at(self.library, place, GENERATED)
-        return f"{function_at(self.library, place) or self.library.name}" + (
-            f" at {_short(line)}" if line else ""
-        )
+    def _frame(self, call: Frame) -> str:
+        if call.place is None:
+            return call.library
+        line = line_at(self.library, call.place, GENERATED)
+        return f"{call.function or self.library.name}" + (f" at {_short(line)}" if line else "")
 
     def _code(self, line: SourceLine) -> str:
         """Return the text of a source line in the package. Empty if absent."""

@@ -85,10 +85,7 @@ async def preload(context: Context, out: Path | None, options: RecorderOptions) 
     library = await build_library("preload.c", {}, options, context)
     if out is not None:
         try:
-            with out.open("xb") as file:
-                file.write(library.read_bytes())
-        except FileExistsError as error:
-            raise ProblemError("the file is there already", value=str(out), allowed="a new file") from error
+            new_package(out, out, "").write_bytes(library.read_bytes())
         except OSError as error:
             raise ProblemError(f"the library cannot be written: {error.strerror}", value=str(out)) from error
     return Recorded(

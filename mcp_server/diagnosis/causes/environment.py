@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 
@@ -197,11 +197,13 @@ _FIXES: dict[Death, str] = {
     "what they use",
     "deleted": "before the loader is destroyed, join every thread that calls it, or share its ownership with "
     "them (std::shared_ptr)",
+    "updated": "give new weights to the buffer that is not in use (use_inactive=true), all in one update, "
+    "then call swap_constant_buffer, which waits for the calls under way",
     "other": "run the host under AddressSanitizer: memory there was freed, or never belonged to it",
 }
 
 
-_OF_THREADS = ("exit", "deleted")  # the thread that died used what another one had destroyed
+_OF_THREADS = ("exit", "deleted", "updated")  # the thread that died used what another one changed
 
 
 def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
@@ -228,6 +230,8 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     category: Category = "environment" if site.inside else "script_error"
     if site.death in _OF_THREADS:
         category = "concurrency"
+    if site.death == "updated":
+        words, where = capitalized(replace(site, memory="").words), capitalized(site.memory)
     if site.death == "exit":
         ran = f"thread {site.inside} still called the package" if site.inside else "its thread still ran"
         where = f"Main had returned, or exit was called, and {ran}"
