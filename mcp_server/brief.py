@@ -228,7 +228,8 @@ def _fix(fix: Fix) -> Iterator[Line]:
     yield Line("label", capitalized(text), "Fix")
     # If nothing replaces the line, `Where` already shows it.
     lines = (fix.before or "").splitlines() if fix.after else []
-    for line in [*lines[:MOST_REMOVED], *(["..."] if len(lines) > MOST_REMOVED else [])]:
+    most = MOST_REMOVED if len(lines) > MOST_REMOVED + 1 else len(lines)  # "..." never stands for one line
+    for line in [*lines[:most], *(["..."] if most < len(lines) else [])]:
         yield Line("removed", _bounded(line))
     yield from (Line("added", _bounded(line)) for line in (fix.after or "").splitlines()[:MOST_ADDED])
     if note := note_on_arguments(fix):

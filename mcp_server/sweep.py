@@ -250,7 +250,8 @@ def row(case: CaseRecord) -> tuple[str, ...]:
     verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
     found = "", "", shorten(case.attempts[-1].why, 120, placeholder="…")
     if verdict is not None:
-        guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict.guilty else ""
+        at = verdict.guilty
+        guilty = (at.elements or [f"{at.kind} {at.name}"])[0] if at else ""
         found = verdict.confidence, guilty[:60], shorten(verdict.summary, 120, placeholder="…")
     return (case.name, case.result, *found, str(len(case.attempts)), f"{seconds:.0f}")
 

@@ -52,8 +52,13 @@ def main() -> None:
     """Run the command line from this folder."""
     leave_environment()
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    from mcp_server.cli.main import main as run
-
+    try:
+        from mcp_server.cli.main import main as run
+    except ModuleNotFoundError as error:
+        needed = (
+            f"{error.name} is missing: start this file with `uv run --script`, or pip install {sys.path[0]}"
+        )
+        raise SystemExit(f"error: {needed}") from None
     run()
 
 

@@ -574,7 +574,7 @@ def _of_loads(
             (again, loss(*words, cost, (), "to test this, the program itself would have to be changed."))
         )
     if not found:
-        return no_loss(f"{said}: no change saved much time.{most}", cost)
+        return no_loss(f"{said}. No change saves {told(LEAST_TEST_S)} or more in each process.{most}", cost)
     found.sort(key=lambda each: -each[0])
     best, others = found[0][1], [each for _, each in found[1:]]
     fixes = [(each.headline, each.fix.text) for each in others if each.fix is not None]

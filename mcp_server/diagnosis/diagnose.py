@@ -261,8 +261,8 @@ def choose(
 async def perform(chosen: Sequence[Observation], case: DiagnosisState, context: Context) -> None:
     """Make the chosen observations concurrently. An observation that cannot do its job leaves a note."""
     still = open_categories(case)
-    for each, gain in [(each, each.gain(case, case.suspects)) for each in chosen]:
-        why = f"gain {gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
+    for each in chosen:
+        why = f"about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
         case.done.append(each.name)
         case.decisions.append(f"{each.name} ({why})")
     case.running = [each.name for each in chosen]

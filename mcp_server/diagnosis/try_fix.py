@@ -220,7 +220,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
         enough = NeededShown(needed=least.needed, changed=least.changed, elements=elements)
     compared_with = "the call as it is" if compared is not None else ""
     if compared is not None and compared.against == "smallest":
-        compared_with = "the call with only the fewest elements changed that let it come back"
+        compared_with = "the call with the smallest change with which it returns"
     return TriedFix(
         outcome=outcome,
         summary=_summary(outcome, trial),

@@ -323,7 +323,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
     if suspect.guilty.kind == "script" and isinstance(case.workload, ScriptWorkload):
-        return "to test this, your script would have to be edited"
+        return "only an edit of your script could test this"
     if case.plain_run is not None and not case.call_fails:
         return "the call does not fail when it is repeated alone, so there is no failure to remove"
     if suspect.fix is None and suspect.category == "hang":

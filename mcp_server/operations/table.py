@@ -313,7 +313,7 @@ async def trace_launches(context: args.Context, given: args.TraceArguments) -> R
     args.TryArguments,
     title="Test a change on the failing call",
     description="Makes a package's failing call with one change, and without it before and after. It can "
-    "change an input element, constant, launch or generated expression. Says whether the failure is gone, "
+    "change an input element, constant, launch or expression of a kernel. Says whether the failure is gone, "
     "different or the same, and which healthy outputs changed. Needs no model source. Use it to verify a "
     "fix. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(

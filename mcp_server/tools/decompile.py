@@ -78,8 +78,8 @@ class Comparison:
         left = len(self.by_launch) - len(ran)
         rest = f" ({counted(left, 'launch')} did not run or could not be read)" if left else ""
         return (
-            f"Each launch computes what its own source says{rest}: as PyTorch, on the same inputs, it gives "
-            "the same up to rounding. A mistranslation of the model would be in that source."
+            f"Each launch computes what its generated code says, up to rounding{rest}. Whether that code "
+            "matches the model is not known."
         )
 
     def __str__(self) -> str:

@@ -192,7 +192,7 @@ def test_a_package_whose_launches_are_what_their_source_says(zoo: ZooPackage) ->
     words = ["--inputs", str(package.with_name("ranker.inputs.pt")), "--symptom", "wrong-output"]
     code, found = command("diagnose", str(package), *words)
     assert (code, found["outcome"]) == (3, "inconclusive")
-    assert found["summary"].startswith("Each launch computes what its own source says")
+    assert found["summary"].startswith("Each launch computes what its generated code says")
 
 
 def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tmp_path: Path) -> None:

@@ -212,11 +212,12 @@ def _not_finite(found: Suspect, first: FirstBad, behind: str, case: DiagnosisSta
         observed=first.kind != "unset",
         weak=meant or unjudged,
         harmful=case.nan_questioned and (not meant or bool(takes_logarithm)),
-        settle=MASK.format(argument("symptom")) if meant or unjudged else "",
+        settle=(MASK if meant else ENDED_WELL).format(argument("symptom")) if meant or unjudged else "",
     )
 
 
 MASK = "This is not a fault if the model intends it, as in a mask. If it is a fault, prove it with {} nan."
+ENDED_WELL = "No check rejected it, so it may be intended. If it is a fault, prove it with {} nan."
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
@@ -294,7 +295,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.BAD_VALUE,
         harmful=case.nan_questioned,
         weak=case.nan_unjudged,
-        settle=MASK.format(argument("symptom")) if case.nan_unjudged else "",
+        settle=ENDED_WELL.format(argument("symptom")) if case.nan_unjudged else "",
         evidence=(making(event),),
         fix=guard_fix(event),
     )

@@ -53,9 +53,9 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     stage = "export" if exports else "compile" if tried.stage in (*WRONG, *IN_TURN) else tried.stage
     both = stage == "export" and found.compiled
     passed = (
-        "the export and the compile passed, and the exported program returned the outputs of eager mode"
+        "the export and the compile passed, and on the example inputs the program returned eager's outputs"
         if both
-        else f"the {stage} passed and returned the outputs of eager mode"
+        else f"the {stage} passed and, on the example inputs, returned the outputs of eager mode"
     )
     at = "in {} calls in turn" if tried.stage in IN_TURN else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""

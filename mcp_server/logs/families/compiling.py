@@ -42,7 +42,7 @@ TABLE.error(
     guide=SHAPES_GUIDE,
     stage="export",
     names=Naming("{expression}", kind="script"),
-    sentence="The compiler must know {expression}, which depends on a value known only at run time.",
+    sentence="The compiler cannot decide {expression}: it depends on a value known only at run time.",
     fix="take the value with .item(), not int(), and state after it with torch._check what always holds (n >= 2 if it asks whether n is 1). For a branch, use "
     "torch.where or torch.cond. Run a loop a fixed number of times and mask the surplus. For an operator that needs the size, pad to the largest size and mask, or write a custom operator",
 )
