@@ -248,6 +248,18 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     assert seen == place
 
 
+@pytest.mark.parametrize(
+    ("op", "level"), [("own.binned.default", "BAD_VALUE"), ("aten.index.Tensor", "FAULT_SITE")]
+)
+def test_an_operator_of_the_user_computes_its_index(op: str, level: str) -> None:
+    """It is as close to the root cause as the assertion that ATen prints, which names no operator."""
+    case = failing(DiagnosisState(None))
+    text = "aten.scatter_add_.default: index 20 at [2, 17] is out of bounds for dimension 1 with size 20"
+    case.interpreted = worker_run({**GUARD, "event": "node_raised", "op": op, "overflowed": [], "text": text})
+    (found,) = from_eager(case)
+    assert (found.guilty.name, found.level.name) == (op, level)
+
+
 GUARDS: list[tuple[str, Category]] = [
     ("Guard failed: x.size()[0] <= 64", "shape_out_of_range"),
     ("Guard failed: x.size()[0] % 2 == 0", "shape_out_of_range"),

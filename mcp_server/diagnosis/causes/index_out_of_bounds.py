@@ -451,10 +451,11 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
             index = f" The index of {event.op} is computed from it."
             yield replace(suspect, category="index_out_of_bounds", summary=suspect.summary + index)
             return
+        of_torch = event.op.startswith("aten.")  # another operator computes the index itself
         yield _Index(
             guilty=component("op", event.op, lines_of(event), value=text),
-            summary=f"{event.op} gets an index outside its tensor, in eager mode too: {text}.",
-            level=CausalLevel.FAULT_SITE,
+            summary=f"{event.op} uses an index outside its tensor, in eager mode too: {text}.",
+            level=CausalLevel.FAULT_SITE if of_torch else CausalLevel.BAD_VALUE,
             evidence=(seen("interpret", f"{event.node} ({event.op}) raised: {text}"),),
-            fix=None if event.op.startswith("aten.") else Fix(text=_IN_OPERATOR),
+            fix=None if of_torch else Fix(text=_IN_OPERATOR),
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.causes import log_text, shared_memory
 from mcp_server.diagnosis.causes.illegal_memory_access import (
+    explains,
     in_users_kernel,
     is_a_turn_away,
     marker_of,
@@ -237,7 +238,8 @@ class TryUsersKernels(Observation, seconds=40, best=DECIDES, alone=True):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         read = case.kernel_defects is not None or case.view is None
-        doubted = numbers_doubted(case) or _fault(case) is not None
+        explained = any(explains(each.kind, case) for each in case.kernel_defects or {})
+        doubted = numbers_doubted(case) or _fault(case) is not None or explained
         tried = any(case.trials[each.key].proves for each in case.users_changes.values())
         if not isinstance(case.workload, ScriptWorkload) or tried:
             return 0.0
