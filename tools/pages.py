@@ -41,9 +41,9 @@ def errors_page() -> str:
         guide = guides[file]
         link = file if guide.place != file else f"../{file}"
         lines += ["", f"## {guide.title}", "", f"Guide: [{file}]({link}).", ""]
-        lines += ["| text | says | does not prove |", "| --- | --- | --- |"]
+        lines += ["| text | says | does not prove |", "|---|---|---|"]
         lines += map(family_row, covered)
-    lines += ["", "## Categories", "", "| category | meaning |", "| --- | --- |"]
+    lines += ["", "## Categories", "", "| category | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in CATEGORIES.items()]
     return "\n".join(lines) + "\n"
 
@@ -59,7 +59,7 @@ def family_row(family: Family) -> str:
 
 def flags_by_release() -> str:
     """The flags that came after the first supported release, by release."""
-    rows = ["| from torch | flags |", "| --- | --- |"]
+    rows = ["| from torch | flags |", "|---|---|"]
     for release in sorted({flag.since for flag in FLAGS if flag.since > FIRST}):
         names = ", ".join(f"`{flag.name}`" for flag in FLAGS if flag.since == release)
         rows.append(f"| {release_text(release)} | {names} |")
@@ -72,7 +72,7 @@ def constructs() -> str:
     rows += [
         "",
         "| construct | fails in | error text (regular expression) | change | note |",
-        "| --- | --- | --- | --- | --- |",
+        "|---|---|---|---|---|",
     ]
     for row in (*REWRITES, *WHOLE):
         named = [name for name, pattern in SHARED.items() if pattern in row.text]
@@ -113,12 +113,12 @@ def planner() -> str:
     def rate(one: Observation) -> float:
         return one.best / (one.seconds + 1)
 
-    rows = ["| observation | does | seconds | worth | alone |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| observation | does | seconds | worth | alone |", "|---|---|---|---|---|"]
     for one in sorted(observations(), key=rate, reverse=True):
         does = (one.__doc__ or "").strip().partition("\n")[0]
         name, alone = f"`{one.name}`{' (extra)' if one.extra else ''}", "yes" if one.alone else ""
         rows.append(f"| {name} | {does} | {one.seconds:g} | {one.best} | {alone} |")
-    rows += ["", "| worth | because |", "| --- | --- |", *(f"| {n} | {why} |" for n, why in REASONS.items())]
+    rows += ["", "| worth | because |", "|---|---|", *(f"| {n} | {why} |" for n, why in REASONS.items())]
     return "\n".join(rows)
 
 

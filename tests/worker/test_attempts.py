@@ -63,6 +63,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("early exit", "for i in range(5):\n    last = x[:, -1:] * 0.5\n    x = torch.cat([x, last], dim=1)\n"
      "    if (last.abs() < 0.2).all():\n        break\nreturn x", ()),
     ("branch", "n, m = x.shape\nif 2 < n <= 9 and not not m % 4:\n    x = x * 2\nreturn x", ()),
+    ("check of a size", "if x.shape[0] not in (4, 8):\n    raise ValueError(x)\nreturn x * 2", ()),
     ("truth of a tensor, branch", "up = bool((x > 9).any())\nif up:\n    x = x * 2\nreturn x", ()),
     ("early exit", "y = x[:, :1]\nwhile y.shape[1] < 5 and not (y[:, -1] > 1).all():\n"
      "    y = torch.cat([y, y[:, -1:] * 2], dim=1)\nreturn y", ()),
@@ -164,6 +165,7 @@ def test_a_row_makes_the_export_pass(
         ("quantized and back", "return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()"),
         ("named result", "return torch.topk(x, 2)"),
         ("number in a tuple", "return x * 2, 0.5"),
+        ("number in a tuple", "return {'y': x * 2, 'n': self.cell.dropout}"),
         ("complex number", "return torch.where(x > 0, x + 1j, -1j).masked_fill(x > 1, 0).imag"),
     ],
 )

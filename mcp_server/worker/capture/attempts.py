@@ -590,7 +590,8 @@ def changed_by_a_call(failing: Failing) -> list[tuple[str, str]]:
         failing.module(*failing.args, **failing.kwargs)
         written = [key for key, old in zip(weights, versions) if version_of(weights[key]) != old]
         after = python_state(failing.module)
-        same = {key for key in after if _marks(after[key]) == _marks(before.get(key, []))}
+        old, new = ({key: [part[:2] for part in own[key]] for key in own} for own in (before, after))
+        same = {key for key in new if new[key] == old.get(key, [])}
     return [*(key for key in after if key not in same), *(key.rpartition(".")[::2] for key in written)]
 
 
@@ -615,10 +616,6 @@ def python_state(module: torch.nn.Module) -> dict[tuple[str, str], list[Any]]:
 
 PLAIN = (bool, int, float, str)
 KEPT = (*PLAIN, list, dict, set, deque, torch.Tensor)
-
-
-def _marks(parts: list[Any]) -> list[Any]:
-    return [each[:2] for each in parts]
 
 
 def loses_state(failing: Failing, path: str, name: str) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import re
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Callable, Optional
 
 import torch
@@ -544,12 +544,12 @@ def of_assert(node: Node, context: Context) -> Block:
     return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *context.after]
 
 
-def without_check(node: Node, context: Context) -> Block:
+def without_check(node: Node, context: Context, ends: Any = (ast.Continue, ast.Return)) -> Block:
     """Drop `if i.numel() == 0: continue` (or `return`), because operators also accept an empty tensor."""
     if not isinstance(node, ast.If) or node.orelse:
         return None
     is_of_size = any(is_size(each) or calls_method(each, "any") for each in ast.walk(node.test))
-    return [*context.after] if is_of_size and isinstance(node.body[-1], (ast.Continue, ast.Return)) else None
+    return [*context.after] if is_of_size and isinstance(node.body[-1], ends) else None
 
 
 def of_try(node: Node, context: Context) -> Block:
@@ -689,15 +689,17 @@ def own_size(node: Node, context: Context) -> Node | None:
 
 
 def no_numbers(statement: Node, context: Context) -> Block:
-    """Turn numbers into tensors in a tuple that is returned, or that a `while_loop` carries."""
+    """Turn numbers into tensors in a tuple or dict that is returned, or that a `while_loop` carries."""
     new, found = copy.deepcopy(statement), 0
     nodes: list[Any] = list(ast.walk(new))
     loops = [each for each in nodes if calls_method(each, "while_loop") or calls(each, "while_loop")]
     returned = [new.value] if isinstance(new, ast.Return) else []
     for whole in (*(each.args[2] for each in loops if len(each.args) > 2), *returned):
-        for place, each in enumerate(whole.elts if isinstance(whole, ast.Tuple) else ()):
-            if isinstance(getattr(each, "value", None), (int, float)):
-                whole.elts[place], found = parsed("torch.tensor(N)", N=each), found + 1
+        parts = getattr(whole, "values" if isinstance(whole, ast.Dict) else "elts", [])
+        for place, each in enumerate(parts):
+            held = (getattr(module, getattr(each, "attr", ""), None) for module in context.module.modules())
+            if any(isinstance(value, (int, float)) for value in (getattr(each, "value", None), *held)):
+                parts[place], found = parsed("torch.tensor(N)", N=each), found + 1
     return [new, *context.after] if found else None
 
 
@@ -872,6 +874,7 @@ REWRITES = [
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check if empty", VALUE, without_check, "leave out the check", "empty tensors pass, too"),
+    Rewrite("check of a size", SIZE, partial(without_check, ends=ast.Raise), "check the size in the caller"),
     Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
     Rewrite(
         "loop over slices",
