@@ -273,14 +273,17 @@ def not_called(case: DiagnosisState) -> bool:
 
 
 def _of_process(process: ProcessSeen) -> list[NextStep]:
-    """Diagnose the open call from the recorder's ring, or make a package that records the next one."""
-    if process.ring is None:
-        made: Arguments = {"package": str(process.view.package.path), "out": "recorded.pt2"}
-        why = "record the calls of the next process: deploy this copy of the package"
-        return [NextStep(why=why, tool="record", arguments=made)]
-    why = "make the call that is in flight again, from the recorder's ring"
-    arguments: Arguments = {"package": str(process.view.package.path), "recording": str(process.ring)}
-    return [NextStep(why=why, tool="diagnose", arguments=arguments)]
+    """Diagnose the open call from the recorder's ring, or record the calls of the next process."""
+    path, why, tool = str(process.view.package.path), "record the calls of the next process: ", "record"
+    arguments: Arguments = {"package": path, "out": "recorded.pt2"}
+    if process.ring is not None:
+        why, tool = "make the call that is in flight again, from the recorder's ring", "diagnose"
+        arguments = {"package": path, "recording": str(process.ring)}
+    elif path.endswith(".pt2"):
+        why += "deploy this copy of the package"
+    else:  # what the loader unpacked ends with the process
+        why, arguments = f"{why}preload the recorder in it, or give `record` the .pt2", {}
+    return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 
 # Placeholders for an argument that has to be corrected.

@@ -533,6 +533,6 @@ def command_line(step: NextStep) -> str:
     named = {name: value for name, value in step.arguments.items() if name not in first}
     if step.tool == "diagnose" and args.HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
-    command = named.pop("command", None)
-    host = ["--", *map(str, command)] if isinstance(command, list) else []
+    host = ["--", *map(str, command)] if isinstance(command := named.pop("command", None), list) else []
+    host += ["--preload"] if step.tool == "record" and not named else []
     return shlex.join([*words, *args.option_words(named), *host])

@@ -330,11 +330,10 @@ def _taken(replayed: Sequence[Replayed], found: Sequence[Candidate], package: st
 
 def program_of(recording: Recording) -> Path | None:
     """The program of a process that had no Python. None if it had, or if its mapped files are unknown."""
-    names = [library_of(each.path) for each in read_maps(recording.maps)]
-    if any(name.startswith(("python", "libpython", "libtorch_python")) for name in names):
+    paths = [each.path for each in read_maps(recording.maps)]
+    if any(library_of(path).startswith(("python", "libpython", "libtorch_python")) for path in paths):
         return None
-    paths = (each.path for each in read_maps(recording.maps) if ".so" not in library_of(each.path))
-    return next(map(Path, paths), None)
+    return next((Path(path) for path in paths if ".so" not in library_of(path)), None)
 
 
 def _most(found: Sequence[Candidate]) -> int:
@@ -377,7 +376,7 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
     for death, story in _STORIES.items() if last is not None else ():
         if told := story(crash, last, recording, maps):
             return replace(site, death=death, memory=told, inside=crash.thread), None
-    served = [*flying, *_serving(recording)]
+    served = [*flying, *_serving(crash, recording)]
     if recording.exits and (served or crash.thread != recording.pid):
         return replace(site, death="exit", inside=crash.thread if inside else next(iter(served), 0)), None
     if inside and site.death not in OF_MEMORY:
@@ -392,10 +391,9 @@ def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[Cr
 SERVES_NS = 100_000_000  # a thread whose last call ended less than this ago still serves
 
 
-def _serving(recording: Recording) -> list[int]:
+def _serving(crash: Crash, recording: Recording) -> list[int]:
     """The threads that still lived when another one died, and whose last call had just ended."""
-    alive = recording.crash.alive if recording.crash is not None else 0
-    newest = {call.slot: call for call in recording.calls if alive >> call.slot & 1}
+    newest = {call.slot: call for call in recording.calls if crash.alive >> call.slot & 1}
     return [e.thread for e in newest.values() if _died_ns(recording) - (e.end_ns or 0) < SERVES_NS]
 
 

@@ -372,9 +372,11 @@ def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path
     assert guilty in found["guilty"]["name"]
     commands = {each["command"] for each in found["evidence"] if each["step"] == "look_at_process"}
     assert commands == {f"aoti-debug diagnose --pid {process.pid}"}
+    (step,) = found["next_steps"]
     if how == "loop":
-        (step,) = found["next_steps"]
         assert Path(step["arguments"]["recording"]).parent == tmp_path / "kept"
+    else:  # the unpacked library is gone with the process
+        assert (step["tool"], step["arguments"]) == ("record", {}) and "the .pt2" in step["why"]
 
 
 PROGRAM = """
