@@ -15,6 +15,7 @@ from mcp_server.diagnosis.interventions.base import (
     Intervention,
     Kind,
     Options,
+    SideEffects,
     Trial,
     known_only,
     update_from,
@@ -277,6 +278,14 @@ def _outcome(trial: Trial) -> Outcome:
     return "changed" if trial.effect is Effect.CHANGED else "same"
 
 
+def _harm(effects: SideEffects) -> str:
+    if effects.layout:
+        return f"the layout of an output changes ({effects.layout})"
+    rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
+    harm = f"{counted(effects.elements, 'element')} not at fault changed as well"
+    return f"{harm} (dimension 0: {rows})" if rows else harm
+
+
 def _summary(outcome: Outcome, trial: Trial) -> str:
     """Summarise the result, with a short sentence for each call."""
     after, effects = trial.after.describe(), trial.side_effects
@@ -284,11 +293,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     model = trial.intervention.kind is Kind.SOURCE and outcome in ("passes", "fixed")
     ship = f" The fix: {trial.intervention.action}." if model else ""
     reason = f"{ship} {capitalized(trial.reason)}." if trial.reason else ship
-    rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
-    harm = f"{counted(effects.elements, 'element')} not at fault changed as well"
-    harm += f" (dimension 0: {rows})" if rows else ""
-    if effects.layout:
-        harm = f"the layout of an output changes ({effects.layout})"
+    harm = _harm(effects)
     rest = f" {harm}." if effects else " No element changed that was not at fault."
     if effects.unseen and not effects:
         rest = f" Side effects are not known: {UNSEEN}."

@@ -534,22 +534,11 @@ def _without_fault(
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
-    unseen = unseen_symptom(case)
-    ended = case.own_run.finished if case.own_run is not None else None
-    killed = ended is not None and ended.signal == "SIGKILL" and ended.ending != "timeout"
-    unknown_cause = "killed by SIGKILL" if killed else "cause not known"
-    unknown_cause = "nothing could be run" if case.refused and not case.runs else unknown_cause
-    unknown_cause = "too little time" if cut_off(case) else unknown_cause
-    unknown_cause = HEADLINES["environment"][0] if no_torch(case) else unknown_cause
-    unknown_cause = "stopped" if case.stopped else unknown_cause
-    unknown_cause = "no inputs given" if not_called(case) else unknown_cause
-    unknown_cause = "no package was called" if case.never_reached and case.ended_well else unknown_cause
-    unknown_cause = "symptom not seen" if unseen else unknown_cause
-    missing = f"{unknown}{unseen or open_question(case)}"
+    missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",
-        headline="no fault found" if healthy else unknown_cause,
+        headline="no fault found" if healthy else _unknown_cause(case),
         summary=health_summary(case) if healthy else missing,
         call=call_of(case),
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
@@ -559,6 +548,27 @@ def _without_fault(
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _unknown_cause(case: DiagnosisState) -> str:
+    """Return the headline of an inconclusive verdict without a suspect."""
+    if unseen_symptom(case):
+        return "symptom not seen"
+    if case.never_reached and case.ended_well:
+        return "no package was called"
+    if not_called(case):
+        return "no inputs given"
+    if case.stopped:
+        return "stopped"
+    if no_torch(case):
+        return HEADLINES["environment"][0]
+    if cut_off(case):
+        return "too little time"
+    if case.refused and not case.runs:
+        return "nothing could be run"
+    ended = case.own_run.finished if case.own_run is not None else None
+    killed = ended is not None and ended.signal == "SIGKILL" and ended.ending != "timeout"
+    return "killed by SIGKILL" if killed else "cause not known"
 
 
 def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:

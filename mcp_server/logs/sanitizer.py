@@ -173,8 +173,8 @@ def _number(text: str | None) -> int:
     return int((text or "").replace(",", "")[:20] or 0)
 
 
-def _site(head: str, texts: list[str], frames: list[str]) -> Access:
-    """Build a site from the lines of its first record, without their marks."""
+def _place(head: str, texts: list[str], frames: list[str]) -> tuple[str, str, int | None]:
+    """Return kernel, file and line of a record."""
     # racecheck names the location in the header, after the words " access at ".
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)
@@ -184,6 +184,12 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Access:
         outermost_first = (_DEVICE_FRAME.search(frame) for frame in reversed(frames))
         kernels = (match["kernel"].strip() for match in outermost_first if match)
         kernel = next((name for name in kernels if name != _ASSERT_FUNCTION), "")
+    return kernel, place.get("file", ""), int(line[:9]) if line else None
+
+
+def _site(head: str, texts: list[str], frames: list[str]) -> Access:
+    """Build a site from the lines of its first record, without their marks."""
+    kernel, file, line = _place(head, texts, frames)
     access = _ACCESS.match(head)
     thread = next(filter(None, map(_THREAD.match, texts)), None)
     x, y, z, block_x, block_y, block_z = (int(n[:9]) for n in thread.groups()) if thread else (0,) * 6
@@ -206,8 +212,8 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Access:
         kind=kind,
         text=text,
         kernel=kernel[:500],
-        file=place.get("file", ""),
-        line=int(line[:9]) if line else None,
+        file=file,
+        line=line,
         direction=(access["direction"] or "") if access else "",
         size=_number(access["size"]) if access else None,
         problem=problem,

@@ -141,17 +141,7 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
     named, launches = named_launches(view, access), view.wrapper.launches
     ending = evidence.journal.ending if evidence.journal is not None else None
     if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:
-        last = ending.launch
-        if last.launch >= len(launches):
-            return Choice(None, "the journal ends in constant folding, before the call", seen=last)
-        if not named or last.launch in named:
-            waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
-            agrees = ", and the tool names its kernel" if named else ""
-            how = f"the journal ends there ({ending.how}; {waited}){agrees}"
-            return Choice(launches[last.launch], how, evidence.synchronous or len(named) == 1, (), last)
-        chosen = ([number for number in named if number <= last.launch] or named)[-1]
-        how = f"the tool names {access.kernel}, but the journal ends at launch {last.launch} ({last.kernel})"
-        return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
+        return _at_the_end(view, access, evidence, named, ending.launch, ending.how)
     what = "the kernel that the tool names"
     if not named:
         # Library code (ATen, custom operators) is suspected only if the fault is known to be inside a call of
@@ -177,6 +167,23 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
     others = () if certain else tuple(fitting)
     return Choice(launches[fitting[0]], how, certain, others, _last_seen(evidence, fitting[0]))
+
+
+def _at_the_end(
+    view: PackageView, access: Access, evidence: Evidence, named: list[int], last: JournalLaunch, ended: str
+) -> Choice:
+    """Choose the launch at which the journal ends, unless the tool names the kernel of another one."""
+    launches = view.wrapper.launches
+    if last.launch >= len(launches):
+        return Choice(None, "the journal ends in constant folding, before the call", seen=last)
+    if not named or last.launch in named:
+        waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
+        agrees = ", and the tool names its kernel" if named else ""
+        how = f"the journal ends there ({ended}; {waited}){agrees}"
+        return Choice(launches[last.launch], how, evidence.synchronous or len(named) == 1, (), last)
+    chosen = ([number for number in named if number <= last.launch] or named)[-1]
+    how = f"the tool names {access.kernel}, but the journal ends at launch {last.launch} ({last.kernel})"
+    return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
 
 
 def _last_seen(

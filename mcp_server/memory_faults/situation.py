@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
@@ -272,19 +272,10 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     if tensor is None:
         return known()
     side, distance = _side(situation, tensor)
-    element = index = declared = None
+    element = index = None
     if address is not None and side in ("before", "after", "inside"):
         element = (address - tensor.pointer) // itemsize_of(tensor.dtype)
         index = index_at(element, tensor.shape, tensor.stride, beyond=True)
-    # The wrapper's sizes of the variable in this call. Element counts are compared because a launch may get a
-    # view with another number of dimensions.
-    first = next((a for a in situation.launch.tensors if a.target == variable), None)
-    buffer = situation.view.wrapper.buffers.get(variable)
-    if buffer is not None and buffer.sizes is not None and first is not None and first.view is None:
-        sizes = [evaluate_whole(size, situation.symbols) for size in buffer.sizes]
-        declared = [size for size in sizes if size is not None]
-        if len(declared) < len(sizes) or prod(declared) == prod(tensor.shape):
-            declared = None
     start, end = extent(tensor)
     return known(
         dtype=tensor.dtype,
@@ -296,8 +287,22 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
         element=element,
         index=list(index) if index is not None and tensor.shape else None,
         holds_bytes=end - start,
-        declared_shape=declared,
+        declared_shape=_declared(situation, variable, tensor.shape),
     )
+
+
+def _declared(situation: Situation, variable: str, shape: Sequence[int]) -> list[int] | None:
+    """Return the wrapper's sizes of a variable in this call, if `shape` has another number of elements.
+
+    Only the numbers of elements are compared: a launch may get a view with other dimensions.
+    """
+    first = next((a for a in situation.launch.tensors if a.target == variable), None)
+    buffer = situation.view.wrapper.buffers.get(variable)
+    if buffer is None or buffer.sizes is None or first is None or first.view is not None:
+        return None
+    sizes = [evaluate_whole(size, situation.symbols) for size in buffer.sizes]
+    declared = [size for size in sizes if size is not None]
+    return None if len(declared) < len(sizes) or prod(declared) == prod(shape) else declared
 
 
 def find_parts(situation: Situation, access: SourceAccess, missed: TensorFacts | None) -> list[AddressPart]:

@@ -263,16 +263,10 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     elif not candidate.sources:
         facts.append("where the index comes from could not be followed inside the kernel")
     elif form is None:
-        facts.append(
-            "the kernel uses more than sums to compute the index: which values it may read is not known"
-        )
+        how = "the kernel uses more than sums to compute the index"
+        facts.append(f"{how}: which values it may read is not known")
     elif not form.is_plain:
-        # such as `2*x + 1, x being a value of input 0 (ids)`
-        letters = dict(zip(form.loads, "xyzuvw", strict=False))
-        labels = {source.load: source.label for source in candidate.sources}
-        formula = form.linear.text("*", lambda name: letters.get(name) or _size_in_words(name, candidate))
-        elements = [f"{letters[n]} being a value of {labels[form.loads[n]]}" for n in letters]
-        facts.append(", ".join([f"the index is {formula}", *elements]))
+        facts.append(_formula(form, candidate))
     for source in candidate.sources:
         ends = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
         limits = f"; it may be {ends[0]} to {ends[1]}" if ends else ""
@@ -282,17 +276,27 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     elif candidate.position is None:
         facts.append("negative indices are refused: the kernel does not wrap them")
     if bound and bound.value is None:
-        # An empty or shorter tensor can also fail the check.
-        sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
-        shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
-        least = bound.smallest
-        empty = (
-            f"an empty one is outside its range (at least {least})"
-            if least
-            else "with an empty one every index fails"
-        )
-        facts.append(f"{shorter}; {empty}" if least is not None else shorter)
+        facts.append(_if_shorter(bound))
     return tuple(facts)
+
+
+def _formula(form: IndexForm, candidate: Candidate) -> str:
+    """Say, for example, `the index is 2*x + 1, x being a value of input 0 (ids)`."""
+    letters = dict(zip(form.loads, "xyzuvw", strict=False))
+    labels = {source.load: source.label for source in candidate.sources}
+    formula = form.linear.text("*", lambda name: letters.get(name) or _size_in_words(name, candidate))
+    elements = [f"{letters[n]} being a value of {labels[form.loads[n]]}" for n in letters]
+    return ", ".join([f"the index is {formula}", *elements])
+
+
+def _if_shorter(bound: Bound) -> str:
+    """Say that an empty or shorter tensor can also fail the check."""
+    sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
+    shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
+    if bound.smallest is None:
+        return shorter
+    within = f"an empty one is outside its range (at least {bound.smallest})"
+    return f"{shorter}; {within if bound.smallest else 'with an empty one every index fails'}"
 
 
 def _origin(source: IndexSource, candidate: Candidate) -> str:

@@ -250,17 +250,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     places = [match.start() for match in re.finditer(f"(?={re.escape(old)})", kernel.source)]
     first = max(kernel.first_line, 1)  # the kernel's first line in its file
     if not places:
-        spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
-        hint = ""
-        if match := re.search(spaced, kernel.source):
-            line = first + kernel.source.count("\n", 0, match.start())
-            hint = f" (line {line} matches except for spaces: {match[0]})"
-        raise ProblemError(
-            f"this text does not occur in {kernel.name}{hint}",
-            value=old,
-            allowed="a text that occurs once, with its spaces",
-            next_call=f"inspect_package with kernel={kernel.name} prints the source",
-        )
+        raise _lacking(kernel, old, first)
     if len(places) > 1 and not _is_one_statement(kernel.source, places):
         texts = kernel.source.split("\n")
         numbers = [kernel.source.count("\n", 0, place) for place in places[:6]]
@@ -280,6 +270,21 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     for place in reversed(places):
         source = source[:place] + new + source[place + len(old) :]
     return source
+
+
+def _lacking(kernel: Kernel, old: str, first: int) -> ProblemError:
+    """Say that the text does not occur, and the line where it does with other spaces."""
+    spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
+    hint = ""
+    if match := re.search(spaced, kernel.source):
+        line = first + kernel.source.count("\n", 0, match.start())
+        hint = f" (line {line} matches except for spaces: {match[0]})"
+    return ProblemError(
+        f"this text does not occur in {kernel.name}{hint}",
+        value=old,
+        allowed="a text that occurs once, with its spaces",
+        next_call=f"inspect_package with kernel={kernel.name} prints the source",
+    )
 
 
 def _is_one_statement(source: str, places: Sequence[int]) -> bool:

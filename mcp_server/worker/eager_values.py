@@ -71,14 +71,17 @@ def expectations(
         Expected("output {}".format(place), tensor, tuple(run[place] for run in runs), eager.longest)
         for place, tensor in enumerate(result)
     ]
-    nodes: dict[str, list[Expected]] = {}
-    for name, values in eager.kept.items():
-        kept = [found for one in recorders if len(found := one.kept.get(name, [])) == len(values)]
-        nodes[name] = [
-            Expected(name, tensor, tuple(each[place] for each in kept), eager.terms[name])
-            for place, tensor in enumerate(values)
-        ]
-    return Expectations(nodes, outputs, same)
+    return Expectations({name: _of_node(name, eager, recorders) for name in eager.kept}, outputs, same)
+
+
+def _of_node(name: str, eager: Recorder, exact: list[Recorder]) -> list[Expected]:
+    """Return the values of a node, each with those of the exact runs that kept as many."""
+    values = eager.kept[name]
+    kept = [found for one in exact if len(found := one.kept.get(name, [])) == len(values)]
+    return [
+        Expected(name, tensor, tuple(each[place] for each in kept), eager.terms[name])
+        for place, tensor in enumerate(values)
+    ]
 
 
 def run_on_copies(recorder: Recorder, leaves: list[Any]) -> Any:

@@ -110,20 +110,9 @@ async def carry_out(
     seen: dict[str, Seen] = {}
     rest = list(plan)
     while rest:
-        symptom = call.symptom
         done = await context.worker(
             "intervene",
-            {
-                **call.request,
-                "expect": symptom.expect,
-                "rtol": symptom.rtol,
-                "atol": symptom.atol,
-                "check": list(symptom.check),
-                "infinities": symptom.infinities,
-                "fresh": call.fresh,
-                "plan": [planned.request() for planned in rest],
-                "call_limit_s": call.timeout_s,
-            },
+            {**_request(call), "plan": [planned.request() for planned in rest]},
             name=name,
             env={**call.env, **rest[0].intervention.options.env},
             timeout_s=START_S + min(len(rest), MOST_LIMITS) * call.timeout_s,
@@ -145,6 +134,20 @@ async def carry_out(
             # The reference outputs were lost with the process, so begin with the unchanged call.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
+
+
+def _request(call: TriedCall) -> dict[str, object]:
+    symptom = call.symptom
+    return {
+        **call.request,
+        "expect": symptom.expect,
+        "rtol": symptom.rtol,
+        "atol": symptom.atol,
+        "check": list(symptom.check),
+        "infinities": symptom.infinities,
+        "fresh": call.fresh,
+        "call_limit_s": call.timeout_s,
+    }
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
