@@ -1,8 +1,8 @@
 """Lays out the recorded outputs of `tests/recordings`, each as a file.
 
-Long outputs are files already. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
-JSON objects, or the name of an equal file. A number refers to a line in the first row, which has the lines
-that occur several times.
+Long outputs are files already. Short ones are rows of `texts.jsonl`: the name of the file, and its lines, its
+JSON objects, the events of a worker's report, or the name of an equal file. A number refers to a line in the
+first row, which has the lines that occur several times.
 """
 
 import hashlib
@@ -30,8 +30,9 @@ def _laid_out() -> Path:
             for row in rows:
                 (new / row["file"]).parent.mkdir(parents=True, exist_ok=True)
                 objects = [json.dumps(each, separators=(",", ":")) for each in row.get("objects", ())]
-                same = row.get("same_as")
-                lines = [head["shared"][e] if isinstance(e, int) else e for e in row.get("lines", objects)]
+                report = [json.dumps(each) for each in row.get("report", ())]  # as the worker writes it
+                same, given = row.get("same_as"), row.get("lines", [*report, ""] if report else objects)
+                lines = [head["shared"][e] if isinstance(e, int) else e for e in given]
                 text = (HOME / same).read_text() if same else "\n".join(lines)
                 (new / row["file"]).write_text(text)
             try:

@@ -26,7 +26,7 @@ def case(task: dict[str, Any]) -> dict[str, Any]:
     pattern = {"pattern": CLAIMS_A_FAULT, "match": "not_contains"} if healthy else {"pattern": task["cause"]}
     cause = "claims-no-proven-fault" if healthy else "names-the-cause"
     judge = "calls-it-healthy" if healthy else "explains-the-cause"
-    judged = {"focus": "last_message", "weight": 2, "criteria": task["expected_output"]}
+    judged = {"focus": "last_message", "weight": 2, "criteria": task["expectations"][0]}
     used = {"name": "used-the-skill", "tool": "Skill", "min": 1, "arm": "with-only"}
     return {
         "schema_version": "1.1",

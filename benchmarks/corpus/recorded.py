@@ -30,11 +30,12 @@ _FRAMES = (
 AOTInductor's functions."""
 _GRAPH = re.compile(r"^\n*def forward\(self, .*\n(?: {4}.*\n|\n)*", re.M)
 """What a failed export prints of the program that it traced so far."""
+_CARETS = re.compile(r"^ +[\^~]+ *\n", re.M)  # below the code of a frame; Python 3.10 prints none
 
 
 def shortened(text: str) -> str:
-    """`text` without traced graphs, and without the inner library frames of its stacks."""
-    text = _GRAPH.sub("", text)
+    """`text` without traced graphs, carets, and the inner library frames of its stacks."""
+    text = _CARETS.sub("", _GRAPH.sub("", text))
     for frames in _FRAMES:
         text = frames.sub(r"\1\2", text)
     return text

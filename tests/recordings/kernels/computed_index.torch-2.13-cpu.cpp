@@ -1,4 +1,4 @@
-// Triton kernels are embedded as comments in /cache/c5kp3logmrlppewzmfsd4jyedyn2zbktqww47fpdh7d3vh3j4cnv.wrapper.cpp
+// Triton kernels are embedded as comments in /cache/c5kp3log.wrapper.cpp
 
 #include <torch/cache/cpp_prefix.h>
 extern "C"  void  cpp_fused_add_embedding_mul_0(const int64_t* in_ptr0,

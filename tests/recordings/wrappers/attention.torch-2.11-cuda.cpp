@@ -186,7 +186,7 @@ static inline void call_triton_per_fused_native_layer_norm_0(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_per_fused_native_layer_norm_0 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/ca5qq5dj2ikmawnua64hpwkxdkmmfwbvwelrpp2slawqyq47htc7.cubin", "triton_per_fused_native_layer_norm_0", 0, cubin_dir_); 
+        kernels_.triton_per_fused_native_layer_norm_0 = loadKernel("/cache/attention/cticfibd/ca5qq5dj.cubin", "triton_per_fused_native_layer_norm_0", 0, cubin_dir_); 
 
 
 
@@ -248,7 +248,7 @@ static inline void call_triton_poi_fused_add_addmm_view_1(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_add_addmm_view_1 = loadKernel("/cache/attention/cticfibdxzsyguq7f2h43ufah6pmr2zxxgfkeycr2777i2vwef4p/cue7faj5mjpsynatcwedjwml4rvxemihipoakp6dg5i3zqf27j5c.cubin", "triton_poi_fused_add_addmm_view_1", 0, cubin_dir_); 
+        kernels_.triton_poi_fused_add_addmm_view_1 = loadKernel("/cache/attention/cticfibd/cue7faj5.cubin", "triton_poi_fused_add_addmm_view_1", 0, cubin_dir_); 
 
 
 

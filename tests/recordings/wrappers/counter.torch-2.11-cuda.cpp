@@ -106,7 +106,7 @@ static inline void call_triton_poi_fused_add_mul_0(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_add_mul_0 = loadKernel("/cache/counter/cn2z5dlefw44f5tidk6bw7gwgcxlxv4orettwfgxcgoi4c5nlwdb/cs4b466wowhaz4knm6ybm3pv6uyxsdkgynld6ol3xx4zkrtrmsg7.cubin", "triton_poi_fused_add_mul_0", 0, cubin_dir_);
+        kernels_.triton_poi_fused_add_mul_0 = loadKernel("/cache/counter/cn2z5dle/cs4b466w.cubin", "triton_poi_fused_add_mul_0", 0, cubin_dir_);
 
     CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
     CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());

@@ -125,7 +125,7 @@ static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/cw4pdpbtbz46pykgz3kuxkkqs5fp4z4otj3r3pwfuhteoajrakuw.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_);
+        kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmx/cw4pdpbt.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_);
 
 
 
@@ -208,7 +208,7 @@ static inline void call_triton_poi_fused_1(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/c2zfsfigpw37nzqux6a6e7j6kc647tvoazzu7fvmc73pfeedhg3v.cubin", "triton_poi_fused_1", 0, cubin_dir_);
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmx/c2zfsfig.cubin", "triton_poi_fused_1", 0, cubin_dir_);
 
 
 

@@ -86,7 +86,7 @@ static inline void call_triton_poi_fused_ones_scatter_reduce_0(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_ones_scatter_reduce_0 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cf5bwtuqfnyskowqtpsxqke2hnvwlycgfd7vesuqqkbprum64msv.cubin", "triton_poi_fused_ones_scatter_reduce_0", 0, cubin_dir_);
+        kernels_.triton_poi_fused_ones_scatter_reduce_0 = loadKernel("/cache/scatter/catszlbf/cf5bwtuq.cubin", "triton_poi_fused_ones_scatter_reduce_0", 0, cubin_dir_);
 
 
 
@@ -138,7 +138,7 @@ static inline void call_triton_poi_fused_zeros_1(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_zeros_1 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cg4o3nmxwuaodxr7bvqele7zjninx3646z2qcqr72uy7kvdzsx7p.cubin", "triton_poi_fused_zeros_1", 0, cubin_dir_);
+        kernels_.triton_poi_fused_zeros_1 = loadKernel("/cache/scatter/catszlbf/cg4o3nmx.cubin", "triton_poi_fused_zeros_1", 0, cubin_dir_);
 
 
 
@@ -197,7 +197,7 @@ static inline void call_triton_poi_fused_index_put_zeros_2(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_index_put_zeros_2 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/c7gzxmhcuqndokb3ysbdw432vzkianh66x755rca4unqgrz4c65q.cubin", "triton_poi_fused_index_put_zeros_2", 0, cubin_dir_);
+        kernels_.triton_poi_fused_index_put_zeros_2 = loadKernel("/cache/scatter/catszlbf/c7gzxmhc.cubin", "triton_poi_fused_index_put_zeros_2", 0, cubin_dir_);
 
 
 
@@ -255,7 +255,7 @@ static inline void call_triton_poi_fused_add_3(
     uint32_t grid_2 = 1;
 
 
-        kernels_.triton_poi_fused_add_3 = loadKernel("/cache/scatter/catszlbfpq4jrkvavgxjuwm5fuhgcdomksobdguzxw23uk7c7uih/cd7d2cxfmqz5pmc7qnoo5rscxbqre7w3rduz2z4lfscf3cr3rzej.cubin", "triton_poi_fused_add_3", 0, cubin_dir_);
+        kernels_.triton_poi_fused_add_3 = loadKernel("/cache/scatter/catszlbf/cd7d2cxf.cubin", "triton_poi_fused_add_3", 0, cubin_dir_);
 
 
 
