@@ -110,6 +110,12 @@ MAX_COLUMNS = 9
 LONGEST_ON_SHARED_LINE = 60
 
 FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "first_bad", "last")
+# Fields that a text names in other words than JSON.
+LABELS = {
+    "stopped": "stopped at the first bad value",
+    "compared_with": "baseline",
+    "innocent": "healthy elements changed",
+}
 
 Fields = Mapping[str, Any]  # any record's fields by label
 
@@ -126,11 +132,15 @@ def _values(record: Any) -> Fields:
     return record if isinstance(record, Mapping) else dict(record)
 
 
+def label_of(field: str) -> str:
+    return LABELS.get(field, field.replace("_", " "))
+
+
 def _named(record: Any) -> dict[str, Any]:
     """Return the non-empty fields by their labels, those in FINDINGS first."""
     values = _values(record)
     names = sorted(values, key=lambda name: name not in FINDINGS)
-    labelled_values = {str(name).replace("_", " "): values[name] for name in names}
+    labelled_values = {label_of(str(name)): values[name] for name in names}
     return {name: value for name, value in labelled_values.items() if value not in EMPTY}
 
 
@@ -162,7 +172,7 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
     if columns:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         for name in columns:
-            table.add_column(name.replace("_", " "), overflow="fold")
+            table.add_column(label_of(name), overflow="fold")
         for item in shown:
             table.add_row(*(plain(scalar(getattr(item, name))) for name in columns))
         yield from _indent([table])

@@ -244,9 +244,8 @@ def bundle(
         float,
         option(
             "--max-mb",
-            min=0,
             metavar="NUMBER",
-            help="Largest package or inputs file to pack, in MB. Default: 67.",
+            help="Largest package or inputs file to pack. Default: 67 MB.",
         ),
     ] = DEFAULT_LIMIT_BYTES / 1e6,
     redact: Annotated[

@@ -89,7 +89,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. Names of MCP tools, such as explain_error, also work."""
     from mcp_server.cli.app import app
-    from mcp_server.cli.parameters import ClickException, corrected, explained
+    from mcp_server.cli.parameters import ClickException, corrected, explained, spelled_out
     from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import printing
 
@@ -112,7 +112,7 @@ def run(arguments: list[str]) -> int:
         with printing():
             pass
     except ProblemError as problem:
-        problem.next_call = problem.next_call or corrected(problem.what, words)
+        problem.next_call = spelled_out(problem.next_call, words) or corrected(problem.what, words)
         return _explained(problem)
     except OSError as error:
         return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))

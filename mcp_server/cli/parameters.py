@@ -25,6 +25,7 @@ from mcp_server.operations.arguments import (
     OF_INPUT,
     PAIRS,
     Arguments,
+    DiagnoseArguments,
     RunArguments,
     fields_of,
     validated,
@@ -291,6 +292,15 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
     allowed = getattr(wrong, "help", None) or next(known, "")  # an option without its value has no parameter
     example = examples[0] if examples and said.startswith("Missing") else ""
     return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=example)
+
+
+def spelled_out(next_call: str, words: Sequence[str]) -> str:
+    """Return `diagnose` as a whole command, with the arguments of `words`, if it takes them all."""
+    known = {option_of(name) for name, _ in fields_of(DiagnoseArguments)} | {"-i", "--json"}
+    given = {word.partition("=")[0] for word in words if word.startswith("-")}
+    if next_call != "diagnose" or not given <= known:
+        return next_call
+    return shlex.join(["aoti-debug", "diagnose", *words[1:]])
 
 
 def corrected(what: str, words: Sequence[str]) -> str:
