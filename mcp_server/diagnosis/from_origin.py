@@ -14,6 +14,7 @@ from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, 
 from mcp_server.diagnosis.origin.condition import is_next_to_0
 from mcp_server.diagnosis.origin.lines import (
     MASK_FILL,
+    guarded_code,
     guarded_lines,
     idiom_of,
     masked_line,
@@ -122,7 +123,8 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
     if len(idioms) == 1 and (lines is None or "\n" not in lines[0]):
         (idiom,) = idioms
         return replace(change, before_code=idiom.before, after_code=idiom.after, action=idiom.text)
-    return replace(change, before_code=lines[0], after_code=lines[1]) if lines is not None else change
+    action = guarded_code(op, "")[2] if origin.operation.shipped else change.action
+    return replace(change, before_code=lines[0], after_code=lines[1], action=action) if lines else change
 
 
 def _in_mask(change: Intervention, codes: Sequence[str]) -> Intervention:
@@ -151,8 +153,8 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
         value = operation.value or "bad value"
-        # What a sum over many elements is, no single one explains.
-        verb = "comes from" if value == origin.elements[0].value else "depends on"
+        # No single element explains a divisor, which may be a sum of many.
+        verb = "comes from" if operation.op != "div" and value == origin.elements[0].value else "depends on"
         found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
     return [*found, *_beside(origin)]
 
@@ -334,7 +336,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
     clean = change is not None and bool(change.action) and (tried is None or not tried.side_effects)
     if change is not None and clean and change.kind is Kind.INPUT:
         return Fix(text=change.action)
-    if (change is None or clean) and origin.operation is not None and _without_value(origin.operation):
+    if origin.operation is not None and _without_value(origin.operation):
         return Fix(text=WITHOUT_VALUE.format(op=origin.operation.op, value=origin.operation.value))
     if change is not None and clean:
         return Fix(text=change.action, before=change.before_code, after=change.after_code)

@@ -88,8 +88,7 @@ class Change:
 class OwnConstant(TypedDict):
     """A constant of the package, whose bytes are in a file, and how to change its value.
 
-    It is multiplied by `factor`, zeros throughout after they became 1 to 2. If that is None, NaN and
-    +infinity become 0.
+    It is multiplied by `factor` (only zeros: made 1 to 2 first). If None, NaN and +infinity become 0.
     """
 
     name: str

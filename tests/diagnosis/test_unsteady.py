@@ -183,6 +183,16 @@ def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
     assert told == (by_rounding > 0, by_rounding > 0)
 
 
+def test_an_overflow_that_a_later_operator_hides_is_named() -> None:
+    """It explains finite outputs that the program's check rejects."""
+    case, agrees = checked(), {"event": "compared", "equal": True, "outputs": []}
+    made = {"node": "mul", "op": "aten.mul.Tensor", "stack": [], "nan": False, "dtype": "float16"}
+    made |= {"event": "node_non_finite", "bad_inputs": [], "masked": False}
+    case.interpreted = worker_run(made, agrees, {"event": "interpreted", "outputs": []})
+    (found,) = by("nan_or_inf.detect_made_in_eager", case)
+    assert (found.category, confidence(found, case)) == ("wrong_output", "likely")
+
+
 @pytest.mark.parametrize(("same", "eager", "told"), [(True, "not_known", False), (False, "varies", True)])
 def test_a_program_that_varies_does_not_accuse_its_package(same: bool, eager: str, told: bool) -> None:
     """If eager mode gives other numbers in each run, one comparison does not accuse the compiler."""

@@ -243,6 +243,9 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
     besides = [each for each in fatal if each.input_index == index is not None]
     lines = refusing or lines_reading(index, case)
+    # If the program accepted its outputs, only a read outside of the elements or a trial shows harm.
+    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
+    harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
     return Suspect(
         category=mismatch.category,
         guilty=component(
@@ -259,7 +262,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         fix=_in_that_line(mismatch, refusing[0]) if refusing else _with(besides, mismatch.fix),
         intervention=test,
         parts=_last_part(mismatch, case),
-        harmful=case.failed or _harms(mismatch, case, sure, gone or fault is not None),
+        harmful=case.failed or harms,
         weak=not (sure or cured or open_size),
         observed=sure or cured,
     )
@@ -317,16 +320,6 @@ def _evidence(
         yield seen("locate_fault", quoted(fault.summary or fault.text))
     if cure is not None:
         yield seen("intervention", trial_in_words(cure))
-
-
-def _harms(mismatch: Mismatch, case: DiagnosisState, sure: bool, shown: bool) -> bool:
-    """Whether a mismatch does harm; `shown` is whether a bad access or a trial shows it.
-
-    A program that succeeded accepted its outputs. The mismatch is then harmful only if kernels read memory
-    outside the tensor's elements, or if a trial returned different values without the mismatch.
-    """
-    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
-    return shown or misread if case.ended_well or case.handled else sure
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:

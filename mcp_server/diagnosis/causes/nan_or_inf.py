@@ -276,25 +276,29 @@ def _fix_of_line(op: str, line: str) -> Fix:
 
 
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
-    """The first operator that makes NaN from finite values."""
+    """The first operator that makes NaN from finite values, or one whose overflow another operator hides."""
     event = first_made(case)
     ends = case.interpreted.last(events.Interpreted) if case.interpreted is not None else None
-    if event is None or ends is None or not any(out.not_finite for out in ends.outputs):
+    if event is None or ends is None:
         return
-    if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
-        return  # the package is finite nevertheless: NaN in eager mode explains no failure
+    finite = case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite
+    hidden = finite and case.own_check and bool(case.equals_eager) and _overflows(event)
+    # If only the package is finite, NaN in eager mode explains no failure.
+    if not hidden and (finite or not any(out.not_finite for out in ends.outputs)):
+        return
     guilty = component("op", event.op, lines_of(event))
     known = case.first_bad
     if known is not None and known.kind == "kernel":
         guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
+    hides = " Later operators turn it into wrong finite numbers." if hidden else ""
     yield Suspect(
-        category="nan_or_inf",
+        category="wrong_output" if hidden else "nan_or_inf",
         guilty=guilty,
         summary=f"{event.op} produces the first non-finite value, in eager mode too: the value comes from "
-        "the model's own arithmetic on these inputs.",
+        f"the model's own arithmetic on these inputs.{hides}",
         level=CausalLevel.BAD_VALUE,
-        harmful=case.nan_questioned,
-        weak=case.nan_unjudged,
+        harmful=hidden or case.nan_questioned,
+        weak=not hidden and case.nan_unjudged,
         settle=ENDED_WELL.format(argument("symptom")) if case.nan_unjudged else "",
         evidence=(making(event),),
         fix=guard_fix(event),
@@ -323,11 +327,14 @@ _GUARDS = (
 )
 
 
+def _overflows(event: events.NodeNonFinite) -> bool:
+    return event.dtype == "float16" and not event.nan and _POLE.search(event.op) is None
+
+
 def guard_fix(event: events.NodeNonFinite) -> Fix:
-    infinite = event.dtype == "float16" and not event.nan
     if event.bad_inputs:  # its inputs are finite, except for a mask's minus infinity
         guard = OPEN_MASK
-    elif infinite and _POLE.search(event.op) is None:
+    elif _overflows(event):
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event.dtype}"
     else:
         lines = lines_of(event)

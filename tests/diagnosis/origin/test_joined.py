@@ -216,7 +216,7 @@ def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
 
 @thorough
 def test_a_weight_of_zeros_is_the_cause_of_a_divisor_that_it_makes_zero(tmp_path: Path) -> None:
-    """The weight is named, not the division in which the zero shows. With numbers in it, all is finite."""
+    """The weight is named, not the division in which the zero shows."""
     found = of_call(tmp_path, build("zeroed"), "bad")
     assert (found.category, found.confidence) == ("constants", "proven"), found.summary
     assert found.guilty is not None and found.guilty.name == "weight" and len(found.causes) == 1
