@@ -23,7 +23,6 @@ else:
 CORPUS = "benchmarks/corpus/README.md"
 FIRST_SIGHT = "benchmarks/first_sight.md"
 MEASURED = "benchmarks/README.md"
-FAULTS = "benchmarks/memory_faults/README.md"
 
 
 @dataclass(frozen=True)
@@ -66,27 +65,6 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("benchmarks/README.md", CORPUS): {
         "39 of 40 on the CPU, 19 of 19 on CUDA": (r"\| category right \| 39 of 40 .* 19 of 19 \|",),
         "31 of 31 on the CPU, 18 of 18 on CUDA": (r"`proven` \| 20 of 20 \| 11 of 11 \| 11 of 11 \| 7 of 7",),
-    },
-    ("benchmarks/README.md", FAULTS): {
-        "27 of 27; with the official flags 11 of these stay silent": (
-            "Of 27 faults",
-            r"12 were silent in the plain run, and 11\s+of these",
-            "`locate_fault` saw all 27",
-        ),
-    },
-    ("guides/memory-faults.md", FAULTS): {
-        "Of 27 faults 11 stayed silent under both flags": (
-            "Of 27 faults",
-            r"and 11\s+of these under the official flags",
-        ),
-        "Measured on 27 small programs with one fault each": ("Of 27 faults that memcheck can see",),
-        "12 were silent in a": ("12 were silent in the plain run",),
-        "memcheck on the package as it is saw 26, `locate_fault` 27": (
-            "memcheck on the package as it is saw 26",
-            "`locate_fault` saw all 27",
-        ),
-        "152,448 bytes outside its tensor was silent": ("152,448 bytes after",),
-        "at least 2 million bytes outside": ("`buf1`, 2,064,384 bytes after",),
     },
     ("guides/nan-and-wrong-output.md", MEASURED): {
         # 3.1 s on two cores, 4.0 to 4.6 s on the machine with the GPU.
@@ -180,16 +158,6 @@ def test_tokens_are_those_that_were_counted(text: str, words: str, name: str) ->
 def test_the_readme_links_its_sources(source: str) -> None:
     """The README links the file behind each number."""
     assert f"]({source})" in (ROOT / "README.md").read_text()
-
-
-def test_the_cpu_faults_are_counted() -> None:
-    """The CPU page counts the rows of the table of CPU faults by how the plain run ends."""
-    table = (ROOT / FAULTS).read_text().partition("## CPU")[2].partition("## CUDA")[0]
-    ends = [row.split("|")[3].strip() for row in table.splitlines() if re.match(r"\| \w+ \|", row)]
-    faults = [end for end in ends[1:] if end != "clean"]
-    segfaults, silent = faults.count("SIGSEGV"), faults.count("**clean**")
-    counted = rf"Of {len(faults)} CPU faults in .*, {segfaults} ended in SIGSEGV and {silent} ended cleanly"
-    assert re.search(counted, (ROOT / "guides/cpu-packages.md").read_text())
 
 
 def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
