@@ -112,6 +112,12 @@ class DiagnosisState(CallSeen):
         return self.interpreted.all(kind) if self.interpreted is not None else []
 
     @property
+    def undefined(self) -> events.NodeOverflow | None:
+        """A conversion of floats that do not fit: eager mode and package may each give something else."""
+        overflows = self.eager_events(events.NodeOverflow) if self.equals_eager is False else []
+        return next((each for each in overflows if each.undefined), None)
+
+    @property
     def compared_with_program(self) -> events.Compared | None:
         """The comparison of the call with the exported program. None if it was not made."""
         return self.interpreted.last(events.Compared) if self.interpreted is not None else None

@@ -457,7 +457,8 @@ class NodeNonFinite(OfNode):
 class NodeOverflow(OfNode):
     """`count` integers do not fit their dtype, which may be a float. The first is `value` and not `exact`.
 
-    `modular`: the program may intend the overflow, as in a hash.
+    `modular`: the program may intend the overflow, as in a hash. `undefined`: floats were converted, and C++
+    leaves open what a float gives that does not fit.
     """
 
     modular: bool
@@ -466,6 +467,7 @@ class NodeOverflow(OfNode):
     index: list[int]
     value: int
     exact: int
+    undefined: bool = False
 
 
 class NodeStrided(OfNode):

@@ -215,7 +215,9 @@ class Watcher(torch.fx.Interpreter):
                 modular = wide.is_floating_point() or any(
                     word in str(user.target) for user in n.users for word in MODULAR
                 )
-                self._report(events.NodeOverflow, n, modular=modular, **found)
+                source = n.args[0].meta.get("val") if isinstance(n.args[0], torch.fx.Node) else None
+                undefined = wide.dtype is torch.int64 and source is not None and source.is_floating_point()
+                self._report(events.NodeOverflow, n, modular=modular, undefined=undefined, **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
         return result
@@ -607,23 +609,27 @@ _REDUCTIONS = ("sum", "cumsum", "prod", "cumprod", "mm", "bmm", "matmul", "mv", 
 OPERATORS = frozenset("aten::" + name for name in (*_ARITHMETIC, *_REDUCTIONS, "to", "_to_copy"))
 # If one of these uses a result that wrapped, the wrap may be intended, as in a hash.
 MODULAR = ("bitwise_", "__and__", "__or__", "__xor__", "remainder", "fmod", "__rshift__")
+LARGE = 2.0**62  # a float beyond it cannot be an int64
 MOST_EXACT = 1 << 22  # elements of an operator's inputs; larger operators are not computed again
 
 
 def exact(target: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
     """Compute an integer operator again in int64, or in float64 if it converts to a narrower float.
 
-    None for other operators.
+    Do the same for a conversion of floats to narrow integers. None for other operators.
     """
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
     if name not in OPERATORS and name[:-1] not in OPERATORS:
         return None
     given = only_tensors([args, kwargs])
-    if not given or any(one.is_floating_point() or one.is_complex() for one in given):
+    if not given or sum(one.numel() for one in given) > MOST_EXACT:
         return None
-    if sum(one.numel() for one in given) > MOST_EXACT:
-        return None
+    if any(one.is_floating_point() or one.is_complex() for one in given):
+        types = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)]
+        if not types or types[0] not in NARROW or given[0].is_complex():
+            return None
+        return given[0].double().nan_to_num(0).clamp(-LARGE, LARGE).to(torch.int64)
 
     def wide(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -57,7 +57,7 @@ def test_one_cause_is_named_and_several_are_weak() -> None:
     assert categories(case) == []
     case.log, case.log_source = read_log(["fine", OUT_OF_MEMORY]), "crash.log"
     (found,) = detect(case)
-    assert found.evidence[0].source == "crash.log:2"
+    assert found.evidence[0].source == "crash.log, line 2"
 
 
 def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
@@ -267,7 +267,7 @@ def test_a_package_that_a_script_writes_over_is_put_back(tmp_path: Path, in_plac
     same = (tmp_path / "kept.pt2").read_bytes() == b"the user's own build"
     assert same == (not in_place), found
     assert any("kept.pt2 was restored" in remark for remark in found.remarks) == (not in_place)
-    assert any("wrote new.pt2, a new file" in remark for remark in found.remarks) == (not in_place)
+    assert any("new.pt2 is new" in remark for remark in found.remarks) == (not in_place)
     assert (tmp_path / "new.pt2").exists()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"serve.py", "generated.cpp", "kept.pt2", "new.pt2", "job"}

@@ -105,6 +105,17 @@ def test_integers_that_a_conversion_rounds_are_reported_and_tried_in_float64(tmp
     assert not named(events_of(tmp_path, age, now - then.min(), then - then.min()), events.NodeOverflow)
 
 
+def test_floats_that_do_not_fit_a_narrow_integer_are_reported_and_tried_in_int64(tmp_path: Path) -> None:
+    """C++ leaves open what such a conversion gives. Values that fit are not reported."""
+    quantised = Of(lambda x: (x / 0.05).round().to(torch.int8).float() * 0.05)
+    x = torch.tensor([0.5, 9.0])
+    told = events_of(tmp_path, quantised, x, expected=[x])
+    (found,) = named(told, events.NodeOverflow)
+    assert (found.dtype, found.exact, found.index, found.undefined) == ("int8", 180, [1], True)
+    assert [event.equal for event in named(told, events.ComparedForm)] == [(False, True, False)]
+    assert not named(events_of(tmp_path, quantised, x / 2), events.NodeOverflow)
+
+
 @pytest.mark.parametrize(("right", "equal"), [(True, (False, True, False)), (False, (False, False, False))])
 def test_in_evaluation_mode_the_program_gives_what_is_expected(
     tmp_path: Path, right: bool, equal: tuple[bool, bool, bool]

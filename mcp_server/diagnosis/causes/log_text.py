@@ -376,7 +376,8 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
 def evidence_of(root: ErrorFact, source: str) -> Evidence:
     """The log line of the error, and how often it occurred."""
     times = f" ({root.count} times)" if root.count > 1 else ""
-    return seen("read_log", root.text[:400] + times, f"output of {source}, line {root.line}")
+    place = source if Path(source).suffix else f"output of {source}"  # a log file, or a run
+    return seen("read_log", root.text[:400] + times, f"{place}, line {root.line}")
 
 
 # Categories for which a line of the user's program is at fault if the text names no component.

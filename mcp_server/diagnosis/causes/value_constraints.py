@@ -267,10 +267,12 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
         return
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
     cured = exact is not None and exact.gone  # decides even if runs of the program differ
-    if overflowed and (case.equals_eager or cured):
+    if overflowed and (case.equals_eager or cured or case.undefined is not None):
         event = next((each for each in overflowed if not each.modular), overflowed[0])
+        event = case.undefined or event
         suspect = of_overflow(event, case)
-        yield replace(suspect, intervention=_tried(EXACT, case), harmful=case.failed)
+        tried = _tried(EXACT, case) if cured or not event.undefined else None
+        yield replace(suspect, intervention=tried, harmful=case.failed)
     for strided in case.eager_events(events.NodeStrided)[:1]:
         yield replace(_strided(strided, case), intervention=_tried(CONTIGUOUS, case), harmful=case.failed)
     for key, found in [
@@ -316,6 +318,10 @@ def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     element = f"element {event.index}" if event.index else "it"
     place = f"{element} is {event.value}, and the exact value is {event.exact}"
     fix = f"convert the operands of {op} to a wider dtype first, for example with .long()"
+    same = "Eager mode does the same."
+    if event.undefined:
+        fix = f"choose the scale so that all values fit {dtype}, or limit them to its range first"
+        same = "C++ does not define what the conversion gives: eager mode and the package may differ."
     if "float" in dtype:
         fix = f"subtract the integers before they are converted to {dtype}, or convert them with .double()"
     fact = f"{event.node} ({op}) computes in {dtype}: {place}"
@@ -323,7 +329,7 @@ def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
     return Suspect(
         category="wrong_output",
         guilty=component("op", op, lines_of(event), value=f"{event.value} in place of {event.exact}"),
-        summary=f"{op} computes in {dtype}, and its result does not fit: {place}. Eager mode does the same.",
+        summary=f"{op} computes in {dtype}, and its result does not fit: {place}. {same}",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact + several), *agreement(case)),
         fix=Fix(text=fix),

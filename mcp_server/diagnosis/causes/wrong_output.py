@@ -506,7 +506,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     compared = case.compared_with_program
     if compared is None:
         return
-    if not compared.equal and case.rounding is None:
+    if not compared.equal and case.rounding is None and case.undefined is None:
         yield _unlike_its_program(compared, case)
     elif case.plain_diverges:
         yield _unlike_the_reference(case)
