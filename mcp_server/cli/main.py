@@ -89,7 +89,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. Names of MCP tools, such as explain_error, also work."""
     from mcp_server.cli.app import app
-    from mcp_server.cli.parameters import ClickException, corrected, explained, spelled_out
+    from mcp_server.cli.parameters import ClickException, corrected, example_like, explained, spelled_out
     from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import printing
 
@@ -113,6 +113,9 @@ def run(arguments: list[str]) -> int:
             pass
     except ProblemError as problem:
         problem.next_call = spelled_out(problem.next_call, words) or corrected(problem.what, words)
+        if problem.value is None and problem.allowed and not problem.next_call:  # something is missing
+            epilogs = {each.name: each.epilog or "" for each in app.registered_commands}
+            problem.next_call = example_like(words, epilogs.get(words[0], ""))
         return _explained(problem)
     except OSError as error:
         return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))

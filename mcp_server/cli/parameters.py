@@ -21,6 +21,7 @@ from mcp_server.errors import OPTION_NAMES, ProblemError, option_of
 from mcp_server.operations.arguments import (
     ACTIONS,
     COMMANDS,
+    ENDINGS,
     OF_ELEMENTS,
     OF_INPUT,
     PAIRS,
@@ -198,7 +199,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         values.update(found)
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
-        raise ProblemError("nothing to work on", allowed=words, next_call="aoti-debug diagnose model.py")
+        raise ProblemError("nothing to work on", allowed=words)
     return validated(model, values)
 
 
@@ -276,7 +277,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
     said = error.format_message().strip().rstrip(".")
     if context is not None and context.info_name == "explain-error" and "extra argument" in said:
         text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), words[1:]))
-        option = "--log" if Path(text).is_file() else "--text"
+        option = "--log" if Path(text).is_file() or text.endswith(".log") else "--text"
         what = "give the text of an error with --text, or a file with --log"
         line = shlex.join(["aoti-debug", "explain-error", option, text])
         return ProblemError(what, value=text, next_call=line)
@@ -286,12 +287,10 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
         allowed = f"a {'whole number' if kind == 'integer' else 'number'}, such as {name} 3{more}"
         value = next((value for before, value in itertools.pairwise(words) if before == name), None)
         return ProblemError(f"{name} must be a number", value=value, allowed=allowed)
-    command = getattr(context, "command", None)
-    examples = [line.strip() for line in (getattr(command, "epilog", None) or "").splitlines()[2:]]
-    known = (text for name, text in OPTIONS.items() if option_of(name) == option)
-    allowed = getattr(wrong, "help", None) or next(known, "")  # an option without its value has no parameter
-    example = examples[0] if examples and said.startswith("Missing") else ""
-    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=example)
+    allowed = getattr(wrong, "help", None) or (f"{option} and its value" if option else "")
+    lost = said.startswith("No such command") and not _MEANT.search(said)
+    listing = "aoti-debug --help lists the commands" if lost else ""
+    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=listing)
 
 
 def spelled_out(next_call: str, words: Sequence[str]) -> str:
@@ -307,12 +306,28 @@ def corrected(what: str, words: Sequence[str]) -> str:
     """Return the command line, corrected by the `did you mean` suggestion in `what`. Empty if unsure."""
     meant = _MEANT.search(what)
     names = [word.rpartition("/")[2] for word in words]  # a suggestion for a file has no folder
-    close = difflib.get_close_matches(meant["meant"], names, 1) if meant else []
-    if meant is None or not close or close[0] == meant["meant"]:
+    lower = [name.lower() for name in names]
+    close = difflib.get_close_matches(meant["meant"].lower(), lower, 1) if meant else []
+    if meant is None or not close or meant["meant"] in names:
         return ""
-    at = names.index(close[0])
-    right = words[at].removesuffix(close[0]) + meant["meant"]
+    at = lower.index(close[0])
+    right = words[at].removesuffix(names[at]) + meant["meant"]
     return shlex.join(["aoti-debug", *words[:at], right, *words[at + 1 :]])
+
+
+def example_like(words: Sequence[str], epilog: str) -> str:
+    """Return the command's example that has most of `words`, with the caller's own files. Empty if none."""
+    lines = [shlex.split(line) for line in epilog.splitlines()[2:]]
+    files = {ending: word for word in words[:0:-1] if (ending := Path(word).suffix) in ENDINGS}
+    best = max(lines, key=lambda line: len({*line, *map(_ending, line)} & {*words, *files}), default=[])
+    own = "--" in best and not files.keys().isdisjoint(map(_ending, best))
+    best = best[: best.index("--")] if own else best  # the caller's script has other arguments
+    filled = [files.pop(_ending(word), word) for word in best]
+    return shlex.join(filled) if filled[1:] != [*words] else ""
+
+
+def _ending(word: str) -> str:
+    return Path(word).suffix
 
 
 def _no_such_option(option: str, context: Any, words: Sequence[str]) -> ProblemError:

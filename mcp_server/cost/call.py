@@ -33,7 +33,7 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import capitalized, counted
 from mcp_server.probes.commands import choose_compiler
 from mcp_server.runtime.context import Context
-from mcp_server.tools.requests import run_request
+from mcp_server.tools.requests import INPUTS_HELP, run_request
 from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChanged
 
 MOST_SHOWN = 5
@@ -145,10 +145,7 @@ async def diagnose_call(
 ) -> tuple[Verdict, float]:
     """Return a verdict (`cost`, or `no_fault` with the times), and the seconds of a single call."""
     if workload.inputs is None:
-        raise ProblemError(
-            "timing a call needs inputs",
-            allowed=f"{argument('inputs')} with a file of torch.save, or {argument('specs')}",
-        )
+        raise ProblemError("timing a call needs inputs", allowed=INPUTS_HELP)
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     signals = signals_of(view)
     others: dict[str, Path] = {}

@@ -68,7 +68,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
         )
         raise ProblemError("a program and a package are two workloads", value=given.package, allowed=allowed)
     if kinds == ["script", "exported"]:
-        allowed = "the script alone, or the package with inputs of the failing call and exported"
+        allowed = "the script alone, or `package` with `inputs` of the failing call and `exported`"
         what = f"{argument('exported')} is the reference of a package, and a script exports its own"
         raise ProblemError(what, value=given.script, allowed=allowed)
     if len(kinds) != 1:

@@ -17,9 +17,7 @@ from mcp_server.logs.captured import (
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, RunRequest, Step, TensorSpec
 
-INPUTS_HELP = (
-    "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
-)
+INPUTS_HELP = """a file of torch.save, or specs such as '[{"shape": [8, 64], "dtype": "float32"}]'"""
 
 
 def package_request(workload: PackageWorkload) -> RunRequest:
