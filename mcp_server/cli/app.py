@@ -24,16 +24,7 @@ from mcp_server.operations.arguments import HANDLE, READS, CheckArguments, Diagn
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name, in_shell_words
 from mcp_server.operations.work import open_store
 from mcp_server.operations.workload import check_program
-from mcp_server.report.bundle import (
-    DEFAULT_LIMIT_BYTES,
-    PAGE_FILE,
-    Source,
-    new_file,
-    of_verdict,
-    page,
-    read_source,
-    write_bundle,
-)
+from mcp_server.report import bundle as reports
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.machine import Checkup, checkup
@@ -136,16 +127,16 @@ def run_operation(operation: Operation, given: Given) -> int:
     return exit_code(record)
 
 
-RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
-REPORT = typer.Option("--report", help="Also write an HTML report into this folder.", metavar="FOLDER")
-BUNDLE = typer.Option(
-    "--bundle", help="Also pack the verdict and its evidence into this file.", metavar="FILE.zip"
-)
+def naming(name: str, about: str, metavar: str) -> inspect.Parameter:
+    """Declare an option of the command line that names a job, a folder or a file."""
+    return parameter(name, Annotated[str, typer.Option(f"--{name}", help=about, metavar=metavar)], "")
+
+
 VERBOSE = typer.Option("--verbose", "-v", help="Print everything: evidence, commands, checks, full names.")
 OF_DIAGNOSE = (
-    parameter("resume", Annotated[str, RESUME], ""),
-    parameter("report", Annotated[str, REPORT], ""),
-    parameter("bundle", Annotated[str, BUNDLE], ""),
+    naming("resume", "Continue this job; finished checks are not repeated.", "JOB"),
+    naming("report", "Also write an HTML report into this folder.", "FOLDER"),
+    naming("bundle", "Also pack the verdict and its evidence into this file.", "FILE.zip"),
     parameter("verbose", Annotated[bool, VERBOSE], False),
 )
 
@@ -172,9 +163,9 @@ def run_diagnose(given: Given) -> int:
     assert isinstance(verdict, Verdict)
     print_result(verdict, given["as_json"], given["verbose"])
     if report:
-        make_report(of_verdict(verdict), Path(report))
+        make_report(reports.of_verdict(verdict), Path(report))
     if bundle:
-        make_bundle(of_verdict(verdict), Path(bundle))
+        make_bundle(reports.of_verdict(verdict), Path(bundle))
     return exit_code(verdict)
 
 
@@ -229,7 +220,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="Folder for report.html.", metavar="FOLDER")],
 ) -> None:
     """Write a diagnosis as one HTML file that needs no network."""
-    make_report(read_source(source, open_store(writing=False)), out)
+    make_report(reports.read_source(source, open_store(writing=False)), out)
 
 
 @app.command(
@@ -247,30 +238,30 @@ def bundle(
             metavar="NUMBER",
             help="Largest package or inputs file to pack. Default: 67 MB.",
         ),
-    ] = DEFAULT_LIMIT_BYTES / 1e6,
+    ] = reports.DEFAULT_LIMIT_BYTES / 1e6,
     redact: Annotated[
         bool, typer.Option("--redact", help="Leave paths, hosts, users and addresses out of texts.")
     ] = False,
 ) -> None:
     """Pack a diagnosis for another engineer: verdict, report, logs, requests, package and inputs."""
-    make_bundle(read_source(source, open_store(writing=False)), out, int(max_mb * 1e6), redact)
+    make_bundle(reports.read_source(source, open_store(writing=False)), out, int(max_mb * 1e6), redact)
 
 
-def make_report(source: Source, directory: Path) -> None:
+def make_report(source: reports.Source, directory: Path) -> None:
     """Write `report.html` into `directory`. Raise ProblemError if it exists or cannot be written."""
-    path = directory / PAGE_FILE
-    with new_file(path, "report", "a new directory"):
+    path = directory / reports.PAGE_FILE
+    with reports.new_file(path, "report", "a new directory"):
         directory.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(page(source))
+            file.write(reports.page(source))
     say(f"wrote {path}")
 
 
 def make_bundle(
-    source: Source, path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
+    source: reports.Source, path: Path, limit_bytes: int = reports.DEFAULT_LIMIT_BYTES, redacted: bool = False
 ) -> None:
     """Pack the source, and report what was too large. Raise ProblemError on failure."""
-    left_out, copied = write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
+    left_out, copied = reports.write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
     say(f"wrote {path} ({path.stat().st_size} bytes)")
     for line in left_out:
         say(f"left out {line}")
@@ -284,10 +275,7 @@ async def _examine(context: Context, _arguments: Any) -> Checkup:
 
 @app.command("doctor", short_help="Say what is missing on this machine", epilog=examples("doctor"))
 def doctor(
-    python: Annotated[
-        str,
-        option(help="The Python that has your torch.", metavar="FILE"),
-    ] = "",
+    python: Annotated[str, option(help="The Python that has your torch.", metavar="FILE")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Say what is missing on this machine, for which purpose, and how to get it."""

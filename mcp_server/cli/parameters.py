@@ -18,19 +18,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from mcp_server.errors import OPTION_NAMES, ProblemError, option_of
-from mcp_server.operations.arguments import (
-    ACTIONS,
-    COMMANDS,
-    ENDINGS,
-    OF_ELEMENTS,
-    OF_INPUT,
-    PAIRS,
-    Arguments,
-    DiagnoseArguments,
-    RunArguments,
-    fields_of,
-    validated,
-)
+from mcp_server.operations import arguments as args
 from mcp_server.operations.table import command_name, in_shell_words
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import capitalized, listed
@@ -87,9 +75,9 @@ METAVARS = {
 
 
 _CHANGES = [
-    *ACTIONS.items(),
+    *args.ACTIONS.items(),
     ("order N,N", "all inputs in this order: 'order 1,0', without INPUT"),
-    ("... ELEMENTS", f"after clamp and set: {OF_ELEMENTS}"),
+    ("... ELEMENTS", f"after clamp and set: {args.OF_ELEMENTS}"),
 ]
 
 
@@ -104,7 +92,8 @@ class Sectioned(TyperCommand):
         for title, names in SECTIONS.items() if len(options) > LONG else ():
             sections[title] = [options.pop(name) for name in names if name in options]
         sections["Options"] = [*options.values()]
-        sections[f"Forms of a change: {OF_INPUT}, and ACTION is"] = _CHANGES if "changes" in options else []
+        forms = f"Forms of a change: {args.OF_INPUT}, and ACTION is"
+        sections[forms] = _CHANGES if "changes" in options else []
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
@@ -115,7 +104,7 @@ def parameter(name: str, annotation: object, default: object) -> inspect.Paramet
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
+def parameters_of(model: type[args.Arguments]) -> list[inspect.Parameter]:
     """Build the command's signature: positionals first, then one option per field."""
     positional, options = [], []
     kinds = targets_of(model)
@@ -126,7 +115,7 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
     if "script" in kinds:
         rest = typer.Argument(help=REST_HELP, metavar="ARGS")
         positional.append(parameter("rest", Annotated[list[str], rest], []))
-    for name, field in fields_of(model):
+    for name, field in args.fields_of(model):
         about = OPTIONS.get(name) or in_shell_words(field.description or "")
         if kinds and name == "package":
             about = "The package (.pt2), if TARGET is something else."
@@ -134,16 +123,17 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
             info = typer.Argument(help=about, metavar=name.upper())
             positional.append(parameter(name, Annotated[str, info], inspect.Parameter.empty))
         elif name not in NOT_ON_THE_COMMAND_LINE:
-            options.append(_option(name, field, about, hidden=bool(kinds) and name in AS_TARGET))
+            told = name in AS_TARGET or (name == "package" and kinds == ["package"])
+            options.append(_option(name, field, about, hidden=bool(kinds) and told))
     return positional + options
 
 
-def targets_of(model: type[Arguments]) -> list[str]:
+def targets_of(model: type[args.Arguments]) -> list[str]:
     """List the arguments that a positional TARGET may fill: the kinds of workload that the command takes.
 
     Empty if one of them is required, because it is then itself positional.
     """
-    fields = model.model_fields if issubclass(model, RunArguments) else {}
+    fields = model.model_fields if issubclass(model, args.RunArguments) else {}
     kinds = [kind for kind in TARGETS if kind in fields]
     return [] if any(fields[kind].is_required() for kind in kinds) else kinds
 
@@ -153,9 +143,9 @@ def _option(name: str, field: FieldInfo, help_text: str, hidden: bool) -> inspec
     kind: Any = field.annotation
     metavar = METAVARS.get(name, "TEXT")
     default = field.default
-    if name in PAIRS:
+    if name in args.PAIRS:
         kind, default, metavar = tuple[str, str], None, "OLD NEW"
-    elif name in COMMANDS:
+    elif name in args.COMMANDS:
         kind, default = str, ""
     elif get_origin(kind) is dict:
         kind, default, metavar = list[str], [], "NAME=VALUE"
@@ -182,7 +172,7 @@ def _option(name: str, field: FieldInfo, help_text: str, hidden: bool) -> inspec
     return parameter(name, Annotated[kind, info], default)
 
 
-def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
+def arguments_of(model: type[args.Arguments], given: Mapping[str, Any]) -> args.Arguments:
     """Validate the arguments of a command line. Raise ProblemError if they are invalid."""
     values = {
         name: _from_text(name, model.model_fields[name], value)
@@ -200,7 +190,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
     elif not any(values.get(name) for name in (*TARGETS, *WITHOUT_TARGET)) and "script" in targets_of(model):
         words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
         raise ProblemError("nothing to work on", allowed=words)
-    return validated(model, values)
+    return args.validated(model, values)
 
 
 def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
@@ -245,7 +235,7 @@ def _is_archive(target: str) -> bool:
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
     """Convert pairs, NAME=VALUE and command lines to values of the field. Others are unchanged."""
-    if name in PAIRS:
+    if name in args.PAIRS:
         return list(value)
     if get_origin(field.annotation) is dict:
         pairs = [item.partition("=") for item in value]
@@ -255,7 +245,7 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
             raise ProblemError(f"{option_of(name)} is given without a value", value=bad, allowed=allowed)
         return {key: text for key, _, text in pairs}
     try:
-        return shlex.split(value) if name in COMMANDS else value
+        return shlex.split(value) if name in args.COMMANDS else value
     except ValueError as error:
         raise ProblemError(f"--{name} is not a valid command line ({error})", value=value[:120]) from error
 
@@ -288,14 +278,13 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
         value = next((value for before, value in itertools.pairwise(words) if before == name), None)
         return ProblemError(f"{name} must be a number", value=value, allowed=allowed)
     allowed = getattr(wrong, "help", None) or (f"{option} and its value" if option else "")
-    lost = said.startswith("No such command") and not _MEANT.search(said)
-    listing = "aoti-debug --help lists the commands" if lost else ""
-    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed, next_call=listing)
+    unknown = "a command that `aoti-debug --help` lists" if said.startswith("No such command") else ""
+    return ProblemError(f"{said[:1].lower()}{said[1:]}", allowed=allowed or unknown)
 
 
 def spelled_out(next_call: str, words: Sequence[str]) -> str:
     """Return `diagnose` as a whole command, with the arguments of `words`, if it takes them all."""
-    known = {option_of(name) for name, _ in fields_of(DiagnoseArguments)} | {"-i", "--json"}
+    known = {option_of(name) for name, _ in args.fields_of(args.DiagnoseArguments)} | {"-i", "--json"}
     given = {word.partition("=")[0] for word in words if word.startswith("-")}
     if next_call != "diagnose" or not given <= known:
         return next_call
@@ -317,17 +306,18 @@ def corrected(what: str, words: Sequence[str]) -> str:
 
 def example_like(words: Sequence[str], epilog: str) -> str:
     """Return the command's example that has most of `words`, with the caller's own files. Empty if none."""
+
+    def kind(word: str) -> str:
+        ending = Path(word).suffix
+        return ending if ending in args.ENDINGS else word
+
     lines = [shlex.split(line) for line in epilog.splitlines()[2:]]
-    files = {ending: word for word in words[:0:-1] if (ending := Path(word).suffix) in ENDINGS}
-    best = max(lines, key=lambda line: len({*line, *map(_ending, line)} & {*words, *files}), default=[])
-    own = "--" in best and not files.keys().isdisjoint(map(_ending, best))
-    best = best[: best.index("--")] if own else best  # the caller's script has other arguments
-    filled = [files.pop(_ending(word), word) for word in best]
+    best = max(lines, key=lambda line: len({*map(kind, line)} & {*map(kind, words)}), default=[])
+    files = {kind(word): word for word in words[:0:-1] if kind(word) != word}
+    if "--" in best and not files.keys().isdisjoint(map(kind, best)):
+        best = best[: best.index("--")]  # the caller's script has other arguments
+    filled = [files.pop(kind(word), word) for word in best]
     return shlex.join(filled) if filled[1:] != [*words] else ""
-
-
-def _ending(word: str) -> str:
-    return Path(word).suffix
 
 
 def _no_such_option(option: str, context: Any, words: Sequence[str]) -> ProblemError:

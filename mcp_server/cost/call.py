@@ -277,7 +277,7 @@ def _verdict(context: Context, timed: Timed, built: Built) -> Verdict:
         first_time = timed.launches[0] if timed.launches else None
         share = first_time.seconds / (first_time.whole or 1.0) if first_time else 0.0
         top = f"; {share:.0%} of it in {first_time.name}" if first_time else ""
-        summary = f"{timed.plain}{top}. No change saved time (ratio of paired medians: {tried})."
+        summary = f"{timed.plain}{top}. No change that was tried saves time (times as fast: {tried})."
         verdict = no_loss(summary, cost, timed.evidence)
     further = {each.signal.headline: each.signal.fix for each, _ in left}
     further.pop(verdict.headline, None)
@@ -306,7 +306,7 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
     spread = (
         f"{best.ratio:.2f} times as fast (quartiles {best.low:.2f} to {best.high:.2f}, {best.pairs} pairs)"
     )
-    party, headline = Component(kind="environment", name=best.name), f"the call is slow without {best.name}"
+    party, headline = Component(kind="environment", name=best.name), f"the call is faster with {best.name}"
     if found is not None:
         party, headline = _party(found, timed.view), found.signal.headline
     lever = found.signal.lever if found is not None else LEVERS[best.name]

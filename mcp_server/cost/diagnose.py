@@ -362,7 +362,14 @@ async def _largest_cost(
         return loss(*_loaded_again(loads, f"{took}."), context.cost.cost(), (), unproven)
     built = Built(subject.program, subject.configs, subject.threads)
     found, seconds = await diagnose_call(context, subject.package, built, budget_s=budget_s)
-    around = _around_calls(subject.seen, loads, seconds) if subject.seen is not None else None
+    if subject.seen is None:
+        return found
+    called, loading = len(subject.seen.calls), sum(load.seconds or 0.0 for load in loads)
+    if loading > called * seconds:  # more than any change of the call could save
+        took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)}, and "
+        took += f"{counted(called, 'call')} {told(seconds)} each. {found.summary}"
+        return loss(*_loaded_again(loads, took), context.cost.cost(), found.evidence, unproven)
+    around = _between_calls(subject.seen, seconds)
     if around is None:
         return found
     if found.outcome != "no_fault":
@@ -378,14 +385,10 @@ def _loaded_again(loads: Sequence[CapturedLoad], took: str) -> _Words:
     return "the package is loaded again and again", took, party, Fix(text=LOAD_ONCE)
 
 
-def _around_calls(seen: Capture, loads: Sequence[CapturedLoad], seconds: float) -> _Words | None:
-    """Return a loss if the loads, or the program's own code between calls, take longer than the calls."""
+def _between_calls(seen: Capture, seconds: float) -> _Words | None:
+    """Return a loss if the program's own code between calls takes longer than the calls."""
     calls = calls_in_turn(seen.calls)
-    own, loading = len(calls) * seconds, sum(load.seconds or 0.0 for load in loads)
-    each = f"{counted(len(calls), 'call')} of {told(seconds)}"
-    if loads and loading > own:
-        took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)} beside {each}."
-        return _loaded_again(loads, took)
+    own, each = len(calls) * seconds, f"{counted(len(calls), 'call')} of {told(seconds)}"
     gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
     outside = max(sum(gaps), 0.0)  # processor seconds of the thread, without those of the hook
     if not calls or outside < LEAST_OUTSIDE * (own + outside):

@@ -11,17 +11,8 @@ from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin import lines as rewriting
 from mcp_server.diagnosis.origin.condition import is_next_to_0
-from mcp_server.diagnosis.origin.lines import (
-    MASK_FILL,
-    guarded_code,
-    guarded_lines,
-    idiom_of,
-    masked_line,
-    may_compute,
-    may_leave_domain,
-    operand_text,
-)
 from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -58,7 +49,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         shown = [each for each in guilty.model_locations if (each.file, each.line) in bad]
         lines = [*known, *guilty.model_locations] if known else shown
         change = _in_model(change, [each.code for each in lines], origin)
-    if change is not None and change.before_code == MASK_FILL[0]:
+    if change is not None and change.before_code == rewriting.MASK_FILL[0]:
         change = _in_mask(change, [each.code for each in guilty.model_locations])
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
@@ -72,7 +63,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         summary = [_explained(origin, guilty), *_sentences(origin, explained=True)]
     # If the expression is at fault, its correction is the fix. The change of the elements is tried as well.
     changes = [each for each in (fix, change) if each is not None]
-    shipped = _fix(origin, change, case) or suspect.fix or _kept_index(origin)
+    shipped = _limit_at_0(origin, guilty) or _fix(origin, change, case) or suspect.fix or _kept_index(origin)
     return replace(
         suspect,
         guilty=guilty,
@@ -94,8 +85,10 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
     found: list[ModelLocation] = []
     # The lines of the failing check may be those of another launch.
     for known in (launch_lines(at, case, ALL_LINES), party.model_locations):
-        found = found or [line for line in known if operation is not None and may_leave_domain(line.code, op)]
-        found = found or [line for line in known if op and may_compute(line.code, op)]
+        found = found or [
+            line for line in known if operation is not None and rewriting.may_leave_domain(line.code, op)
+        ]
+        found = found or [line for line in known if op and rewriting.may_compute(line.code, op)]
     found = _made_in_eager(found, case)
     return party.model_copy(update={"model_locations": found or party.model_locations[:MOST_LINES]})
 
@@ -118,18 +111,20 @@ def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Int
     """The change, written as a guard in the model lines: an idiom for the line, or a guarded operand."""
     assert origin.operation is not None
     op = origin.operation.op
-    idioms = [idiom for code in dict.fromkeys(codes) if (idiom := idiom_of(code, op, origin.explanation))]
-    lines = guarded_lines(codes, op)
+    idioms = [
+        idiom for code in dict.fromkeys(codes) if (idiom := rewriting.idiom_of(code, op, origin.explanation))
+    ]
+    lines = rewriting.guarded_lines(codes, op)
     if len(idioms) == 1 and (lines is None or "\n" not in lines[0]):
         (idiom,) = idioms
         return replace(change, before_code=idiom.before, after_code=idiom.after, action=idiom.text)
-    action = guarded_code(op, "")[2] if origin.operation.shipped else change.action
+    action = rewriting.guarded_code(op, "")[2] if origin.operation.shipped else change.action
     return replace(change, before_code=lines[0], after_code=lines[1], action=action) if lines else change
 
 
 def _in_mask(change: Intervention, codes: Sequence[str]) -> Intervention:
     """The change of a mask, written in the only model line that fills in minus infinity."""
-    lines = {code.strip(): masked_line(code) for code in codes if masked_line(code)}
+    lines = {code.strip(): rewriting.masked_line(code) for code in codes if rewriting.masked_line(code)}
     if len(lines) != 1:
         return change
     ((before, after),) = lines.items()
@@ -142,13 +137,15 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
     assert operation is not None
     found = [f"In launch {operation.launch_index}, {origin.explanation}."]
     for line in guilty.model_locations:
-        operand = operand_text(line.code, operation.op)
+        operand = rewriting.operand_text(line.code, operation.op)
         if operand and operation.value:
             computes = f"{Path(line.file).name}:{line.line} computes {operation.op}({operand})"
             found = [f"{computes}. Here {operand} is {operation.value}, so {origin.explanation}."]
             break
     else:
-        lines = [line for line in guilty.model_locations if may_leave_domain(line.code, operation.op)]
+        lines = [
+            line for line in guilty.model_locations if rewriting.may_leave_domain(line.code, operation.op)
+        ]
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
@@ -346,6 +343,14 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
         masked = any(each.value in ("True", "False") for each in origin.elements)
         return Fix(text=OPEN_MASK) if masked and not origin.written else None
     return _past_the_end(origin, origin.condition) or _of_values(origin, origin.condition, change, case)
+
+
+def _limit_at_0(origin: Origin, guilty: Component) -> Fix | None:
+    """The line with `torch.xlogy`, if it multiplies 0 by the logarithm of 0. None otherwise."""
+    op = origin.operation.op if origin.operation is not None else ""
+    found = [rewriting.idiom_of(line.code, op, origin.explanation) for line in guilty.model_locations]
+    right = [each for each in found if each is not None and "torch.xlogy" in each.after]
+    return Fix(**vars(right[0])) if len(right) == 1 else None
 
 
 def _of_model(origin: Origin, case: DiagnosisState) -> Fix | None:

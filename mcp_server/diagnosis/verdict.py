@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from mcp_server.diagnosis import words
 from mcp_server.diagnosis.causes.compiler import as_rounding, compiler_suspect, is_rounding, may_be_decided
 from mcp_server.diagnosis.components import operators_from, seen
 from mcp_server.diagnosis.interventions.base import (
@@ -38,20 +39,6 @@ from mcp_server.diagnosis.next_steps import (
 from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Suspect
-from mcp_server.diagnosis.words import (
-    HEADLINES,
-    at_call_site,
-    call_of,
-    callers_names,
-    compared,
-    eager_of,
-    headline_of,
-    health_evidence,
-    health_summary,
-    in_callers_words,
-    in_cpp,
-    not_for_shipping,
-)
 from mcp_server.errors import argument
 from mcp_server.model import (
     CHECK,
@@ -241,10 +228,10 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         outcome=outcome,
         category=best.category,
         confidence=confidence(best, case) if outcome == "fault" else "possible",
-        headline=headline_of(best.category, best.guilty, case, known=outcome == "fault"),
+        headline=words.headline_of(best.category, best.guilty, case, known=outcome == "fault"),
         summary=f"{rank}{best.summary}" if outcome == "fault" else _open_summary(order, case),
-        call=call_of(case),
-        eager=eager_of(best.category, case),
+        call=words.call_of(case),
+        eager=words.eager_of(best.category, case),
         guilty=guilty if best.guilty.name else None,
         crashing=best.crashing,
         causes=causes,
@@ -263,7 +250,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
-    return in_callers_words(found, callers_names(*_calling_line(case)))
+    return words.in_callers_words(found, words.callers_names(*_calling_line(case)))
 
 
 def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
@@ -406,11 +393,11 @@ def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
         return None
     if (fix.after or "").startswith(CHECK):
         at = next((f", {PurePath(line.file).name}:{line.line}" for line in case.call_locations), "")
-        code, mark = (in_cpp(fix.after), "//") if case.of_cpp_host else (fix.after, "#")
+        code, mark = (words.in_cpp(fix.after), "//") if case.of_cpp_host else (fix.after, "#")
         return fix.model_copy(update={"after": code and f"{code}  {mark} before the call{at}"})
     if "args[" in (fix.after or "") and case.of_cpp_host:
-        return fix.model_copy(update={"before": None, "after": in_cpp(fix.after)})
-    fix = at_call_site(fix, *_calling_line(case))
+        return fix.model_copy(update={"before": None, "after": words.in_cpp(fix.after)})
+    fix = words.at_call_site(fix, *_calling_line(case))
     again = fix.before is not None and (fix.after or "").startswith(f"{fix.before} = ")
     return fix.model_copy(update={"before": None}) if again else fix
 
@@ -433,7 +420,7 @@ def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
         again=_as_it_is(trial, trial.again),
         command=trial.command,
         side_effects=_side_effects(trial, suspect),
-        not_for_shipping=not_for_shipping(tried),
+        not_for_shipping=words.not_for_shipping(tried),
     )
 
 
@@ -521,7 +508,7 @@ def _without_fault(
 ) -> Verdict:
     healthy = outcome == "no_fault"
     # A program that succeeded accepted its numbers. If only a package was called, nothing judged its numbers.
-    judged = compared(case) or not isinstance(case.workload, PackageWorkload)
+    judged = words.compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have succeeded, or logged its error elsewhere.
@@ -530,7 +517,7 @@ def _without_fault(
     told = case.only_loaded or (case.refused and not case.runs)
     evidence = [
         *(_bad_ends(case) if not healthy else ()),
-        *health_evidence(case),
+        *words.health_evidence(case),
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes if not told),
     ]
@@ -539,8 +526,8 @@ def _without_fault(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",
         headline="no fault found" if healthy else _unknown_cause(case),
-        summary=health_summary(case) if healthy else missing,
-        call=call_of(case),
+        summary=words.health_summary(case) if healthy else missing,
+        call=words.call_of(case),
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case) or settling(outcome, case),
@@ -561,7 +548,7 @@ def _unknown_cause(case: DiagnosisState) -> str:
     if case.stopped:
         return "stopped"
     if no_torch(case):
-        return HEADLINES["environment"][0]
+        return words.HEADLINES["environment"][0]
     if cut_off(case):
         return "too little time"
     if case.refused and not case.runs:
@@ -587,7 +574,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     if unseen:
         return f"{unseen} What stands out: {order[0].summary}"
     best = order[0]
-    names = [HEADLINES[category][-1] for category in dict.fromkeys(each.category for each in order)][:4]
+    names = [words.HEADLINES[category][-1] for category in dict.fromkeys(each.category for each in order)][:4]
     also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
     settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
     question = "" if settle or best.category == "hang" else open_question(case)  # a hang says how it ended

@@ -153,7 +153,7 @@ async def explain_error(context: args.Context, given: args.ExplainArguments) -> 
     "s. Next: diagnose, or fix the first mismatch.",
     hints=args.READS,
     examples=(
-        "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
+        "aoti-debug check-devices model.pt2 --inputs batch.pt",
         "aoti-debug check-devices",
     ),
 )
@@ -228,7 +228,7 @@ async def run_deterministic(context: args.Context, given: args.RepeatArguments) 
     description="Runs a package once and shows what launches read and wrote (range, NaN, Inf, index against "
     "bound). Names the first bad value, and the launch that made it. Use it for NaN, wrong values, the index "
     "behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or diagnose.",
-    examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
+    examples=("aoti-debug dump-kernel-io model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
 async def dump_kernel_io(context: args.Context, given: args.DumpArguments) -> Record:
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step

@@ -334,11 +334,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 ANSWERS = [
-    (
-        "diagnose x.py --batch 8",
-        "no such option: --batch",
-        "try: aoti-debug diagnose x.py -- --batch 8",
-    ),
+    ("diagnose x.py --batch 8", "no such option: --batch", "try: aoti-debug diagnose x.py -- --batch 8"),
     ("diagnose x.py --symptm nan", "did you mean --symptom?", "try: aoti-debug diagnose x.py --symptom nan"),
     ("diagnose", "nothing to work on", "expected: a script (.py), a package (.pt2)"),
     ("diagnose bad.pt", "this file holds tensors; it is not a program: bad.pt", "--inputs bad.pt"),
@@ -353,7 +349,7 @@ ANSWERS = [
     ),
     ("diagnose --package x.py", "this is no package: give it as --script: x.py", "expected: a .pt2 of torch"),
     ("diagnose model.pt2 -i model.pt2", "this is a package, not inputs: model.pt2", "torch.save"),
-    ("check-devices -i x.pt", "without a package", "check-devices --package model.pt2 --inputs x.pt"),
+    ("check-devices -i x.pt", "without a package", "check-devices model.pt2 --inputs x.pt"),
     ("diagnose x.py --rtol 0.1", "without correct outputs", "try: aoti-debug diagnose x.py\n"),
     ("diagnose", "nothing to work on", "try: aoti-debug diagnose serve.py -- --batch 8"),
     ("try-fix model.pt2 --change", "requires an argument", "clamp 0 9"),

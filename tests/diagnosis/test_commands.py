@@ -95,6 +95,8 @@ DIVISION = "divisor = p.sum(-1)\ny = p / torch.where(divisor == 0, 1, divisor)"
     [
         ("h = -(p * p.log()).sum(-1)", "log", ZERO, "h = -torch.xlogy(p, p).sum(-1)"),
         ("h = torch.log(q) * p", "log", ZERO, "h = torch.xlogy(p, q)"),
+        ("h = torch.log(q) * p", "log", "log(0) is -inf, and -inf * 0 is nan", "h = torch.xlogy(p, q)"),
+        ("h = torch.log(q) * p", "log", "-inf * 0.5 is -inf", None),
         ("h = p * torch.log2(p)", "log2", ZERO, "h = torch.xlogy(p, p) / math.log(2)"),
         ("h = p * p.log()", "log", "log(0) is -inf", "h = torch.xlogy(p, p)"),
         ("h = p * q.log()", "log", "log(0) is -inf", None),

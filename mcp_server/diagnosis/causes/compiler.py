@@ -210,8 +210,8 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     error = max((float(each.error or 0.0) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error or 0.0) for each in case.rounding.outputs), default=0.0)
     fact = (
-        f"the outputs differ from the program computed in float64 by up to {error:.3g}, and those of eager "
-        f"mode by up to {eager:.3g}; rounding explains the difference of every element"
+        f"the outputs differ from the program computed in float64 by up to {error:.3g}, which rounding "
+        f"explains for every element; those of eager mode differ from it by up to {eager:.3g}"
     )
     evidence: list[Evidence] = [seen("interpret", fact)]
     fix = Fix(text=f"allow for rounding in the check: a difference of {error + eager:.3g} is not a fault")

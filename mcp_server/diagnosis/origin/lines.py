@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mcp_server.package.terms.evaluate import DOMAINS, Domain
 from mcp_server.package.terms.parts import SIGNS
 
-_ZERO_TIMES_INFINITY = "0 * -inf"  # part of an origin's explanation
+_ZERO_TIMES_INFINITY = re.compile(r"(?<![\d.])0 \* -inf|-inf \* 0(?![\d.])")  # part of an explanation
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
         return None
-    rewriter = _Rewriter(op, _ZERO_TIMES_INFINITY in explanation)
-    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree))).replace("1e-05", _EPSILON)
+    rewriter = _Rewriter(op, _ZERO_TIMES_INFINITY.search(explanation) is not None)
+    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree))).replace("1e-05", EPSILON)
     if len(rewriter.texts) != 1:
         return None
     return Idiom(line, "\n".join([*rewriter.first, made]), rewriter.texts[0])
@@ -75,7 +75,7 @@ class _Rewriter(ast.NodeTransformer):
                 if isinstance(divisor, ast.Name | ast.Attribute) or _is_number(divisor):
                     return None
                 epsilon, text = with_epsilon(divisor)
-                self.texts.append(text or _BY_ONE)
+                self.texts.append(text or BY_ONE)
                 if epsilon:
                     return ast.BinOp(left, ast.Div(), ast.parse(epsilon, mode="eval").body)
                 self.first.append(f"divisor = {ast.unparse(divisor)}")
@@ -105,12 +105,12 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.parse(name, mode="eval").body, list(arguments), [])
 
 
-_BY_ONE = "divide by 1 where the divisor is 0: the result there is the dividend, so check what it then means"
+BY_ONE = "divide by 1 where the divisor is 0: the result there is the dividend, so check what it then means"
 OF_ROOT = ("a / v.sqrt()", "a / torch.where(v == 0, 1, v.sqrt())")
 BY_ROOT = "a / (v + 1e-5).sqrt()"
-_EPSILON = "1e-5"  # as in layer_norm
-UNDER_ROOT = f"add a small number ({_EPSILON}) under the root"
-_TO_DEVIATION = f"add a small number ({_EPSILON}) to the deviation"
+EPSILON = "1e-5"  # as in layer_norm
+UNDER_ROOT = f"add a small number ({EPSILON}) under the root"
+_TO_DEVIATION = f"add a small number ({EPSILON}) to the deviation"
 
 
 def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
@@ -120,11 +120,11 @@ def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
     """
     match divisor:
         case ast.Call(func=ast.Attribute(attr="sqrt", value=ast.Name(id="torch")), args=[inner]):
-            return f"torch.sqrt({ast.unparse(inner)} + {_EPSILON})", UNDER_ROOT
+            return f"torch.sqrt({ast.unparse(inner)} + {EPSILON})", UNDER_ROOT
         case ast.Call(func=ast.Attribute(attr="sqrt", value=inner), args=[]):
-            return f"({ast.unparse(inner)} + {_EPSILON}).sqrt()", UNDER_ROOT
+            return f"({ast.unparse(inner)} + {EPSILON}).sqrt()", UNDER_ROOT
         case ast.Call(func=ast.Attribute(attr="std")):
-            return f"({ast.unparse(divisor)} + {_EPSILON})", _TO_DEVIATION
+            return f"({ast.unparse(divisor)} + {EPSILON})", _TO_DEVIATION
     return "", ""
 
 

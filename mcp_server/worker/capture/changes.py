@@ -689,7 +689,7 @@ def fakes(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) -> Ite
     calls = list(filter(None, (call_of(name, run) for run in runs)))
     code = written(name, calls)
     if code:
-        seen = "read off its results in eager mode; check that it holds for all inputs"
+        seen = "it was derived from results in eager mode: check that it holds for all inputs"
         told = Attempt("fake function", "give the operator a fake function", seen, after=code)
         yield Change(told, failing.options, during=partial(registered, name, code))
 
