@@ -41,6 +41,7 @@ from mcp_server.recorder.remains import (
     Mapping,
     Remains,
     ThreadState,
+    is_worker,
     library_of,
 )
 from mcp_server.recorder.ring import (
@@ -336,7 +337,8 @@ def calls_of_core(path: Path, package: Package, library: Path) -> Recording:
         died = tuple(loaded.unwinder.addresses(first)) if first.signal else ()
         for thread in remains.threads[:MOST_LOOKED_AT]:
             stack = loaded.unwinder.addresses(thread) if len(calls) < MOST_CALLS else []
-            inside = any(loaded.is_at(m.path) for at in stack if (m := remains.mapping(at)) is not None)
+            paths = [m.path for at in stack if (m := remains.mapping(at)) is not None]
+            inside = any(map(loaded.is_at, paths)) and not is_worker([library_of(each) for each in paths])
             if inside or reader.ended_with_inputs(thread, package.inputs):
                 calls.append(_call(thread, tuple(stack), package, reader))
     maps = "".join(f"{m.start:x}-{m.end:x} r-xp {m.offset:x} 00:00 0 {m.path}\n" for m in remains.maps)

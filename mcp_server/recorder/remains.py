@@ -421,6 +421,12 @@ def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
     return None
 
 
+def is_worker(libraries: Sequence[str]) -> bool:
+    """Whether a thread, by the libraries of its calls, is an OpenMP worker in a kernel of another's call."""
+    within = [number for number, name in enumerate(libraries) if ".wrapper.so" in name]
+    return any(OPENMP.match(libraries[number + 1]) for number in within[-1:] if libraries[number + 1 :])
+
+
 TEAM_BYTES = 256  # from the start of libgomp's gomp_team to the words of its barrier (GCC 9-15)
 _TLS_BYTES = 1 << 16  # before the thread's control block, where libgomp keeps a pointer to the team
 _MOST_STACK, _TID = 1 << 20, 0x2D0  # bytes of stack in use; the place of `tid` in struct pthread (x86-64)

@@ -33,6 +33,7 @@ from mcp_server.recorder.remains import (
     holder,
     host_lines,
     in_team,
+    is_worker,
     library_of,
     line_at,
     runs_python,
@@ -52,7 +53,10 @@ STATES = {
 
 
 class ThreadSeen(Record):
-    """A thread. `frames` are innermost first. `held_by` are the threads that hold what it waits for."""
+    """A thread. `frames` are innermost first. `held_by` are the threads that hold what it waits for.
+
+    `is_worker`: it makes no call itself, but is an OpenMP worker in a kernel of another thread's call.
+    """
 
     thread: int
     state: str
@@ -64,6 +68,7 @@ class ThreadSeen(Record):
     waits_for: str = ""
     held_by: list[int] = Field(default_factory=list)
     computes: bool = False
+    is_worker: bool = False
 
 
 @dataclass
@@ -78,6 +83,10 @@ class _Stack:
     waits: tuple[Awaited, str] | None
     inside: bool = True
     holders: list[int] = field(default_factory=list)
+
+    @property
+    def is_worker(self) -> bool:
+        return self.inside and is_worker([call.library for call in self.calls])
 
     @property
     def holds_gil(self) -> bool:
@@ -188,7 +197,7 @@ class Reader:
         if kind in ("instance", "weights"):
             # A nested call of the package may wait for the instance that its own thread occupies.
             callers = found if kind == "instance" else others
-            return [each.state.number for each in callers if each.launch is not None]
+            return [e.state.number for e in callers if e.launch is not None and not e.is_worker]
         return []
 
     def _team(self, stack: _Stack, others: Sequence[_Stack]) -> list[_Stack]:
@@ -210,6 +219,7 @@ class Reader:
             waits_for=stack.waits[1] if stack.waits is not None else "",
             held_by=stack.holders,
             computes=stack.state.computes,
+            is_worker=stack.is_worker,
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
@@ -228,6 +238,7 @@ class Reader:
     def _state(self, stack: _Stack) -> str:
         """Say where the thread is, and what it waits for."""
         where = f"in launch {stack.launch.index}, {stack.launch.kernel}" if stack.launch is not None else ""
+        where += ", as an OpenMP worker" if where and stack.is_worker else ""
         does = stack.state.waits
         if stack.waits is not None:
             held = listed([f"thread {number}" for number in stack.holders[:4]], "and")

@@ -150,7 +150,9 @@ def read_core(
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
     """Return the inputs of the first thread's call as text. Empty if not all of their values are there."""
-    numbers = [each.thread for each in inside[:1]] or [each.number for each in remains.threads[:1]]
+    # A worker works for another thread's call.
+    calls = [each for each in inside if not each.is_worker and each.launch == inside[0].launch]
+    numbers = [each.thread for each in (calls or inside)[:1]] or [each.number for each in remains.threads[:1]]
     state = next((each for each in remains.threads if each.number in numbers), None)
     reader = MemoryReader(core, remains)
     if state is None or not (inside or reader.ended_with_inputs(state, view.package.inputs)):
@@ -168,7 +170,7 @@ def _summary(remains: Remains, ended: str, inside: Sequence[ThreadSeen], others:
         if crashed.model:
             line = crashed.model[0]
             told += f", from {PurePosixPath(line.file).name}:{line.line}  {line.code}".rstrip()
-        beside = len(inside) - 1
+        beside = sum(not each.is_worker for each in inside if each is not crashed)
         return f"{told}. {counted(beside, 'other thread')} in the package, {others} elsewhere."
     if ended and remains.is_cut:
         return f"{ended} in thread {first}. The core file is cut off, and its stack was not found."

@@ -85,7 +85,7 @@ class ProcessSeen(Look):
         waited = {holder for holders in kept.values() for holder in holders}
         beyond = [e for e in self.outside if (e.thread in waited or e.waits_for) and not e.computes]
         found = [e for e in (*self.threads, *beyond) if e.thread in self.stayed and not e.held_by]
-        return sorted(found, key=lambda each: (each.launch is None, each.thread not in waited))
+        return sorted(found, key=lambda e: (e.launch is None, e.thread not in waited, e.is_worker))
 
 
 async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:

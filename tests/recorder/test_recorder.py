@@ -195,6 +195,17 @@ def test_an_exception_that_nobody_caught_leaves_the_inputs(host: Path, package: 
     assert "args[1] as int64" in json.dumps(verdict)
 
 
+def test_an_openmp_worker_is_no_call(host: Path, package: Path, tmp_path: Path) -> None:
+    """A worker that died is said to be one, and the call that it worked for has the inputs."""
+    core = core_of(host, package, tmp_path, "worker", OMP_NUM_THREADS="2")
+    found = answered("post-mortem", core, "--package", package)
+    (worker,) = found["threads"]
+    assert worker["is_worker"] and "as an OpenMP worker" in found["summary"]
+    assert found["inputs"] == ["int64[8]", "int64[8, 20]"]
+    verdict = diagnosed(tmp_path, package=package, recording=core)
+    assert "1024 at [6, 5]" in json.dumps(verdict["guilty"]) and verdict["confidence"] == "proven"
+
+
 def test_core_files_of_one_fault_are_one_group(core: Path, package: Path, tmp_path: Path) -> None:
     """Core files in a folder are grouped by signal, kernel and line; unreadable files are reported."""
     for name in ("core.1", "core.2"):
