@@ -45,9 +45,7 @@ PROGRAMS = {
         (torch.ones(1, 1, 2, dtype=torch.int8), torch.ones(1, 2, 2, dtype=torch.int8)),
     ),
     "uint8_any": Program(
-        "198081",
-        lambda x: torch.any(x + 0) * 200 + 100,
-        (torch.tensor([[0, 3], [0, 0]], dtype=torch.uint8),),
+        "198081", lambda x: torch.any(x + 0) * 200 + 100, (torch.tensor([[0, 3], [0, 0]], dtype=torch.uint8),)
     ),
     "uint8_abs": Program(
         "187018",
@@ -62,9 +60,7 @@ PROGRAMS = {
         (torch.tensor([1.0, 0.5, 6.0, 1.0]), torch.tensor([0.1, 0.1, 0.2, 1 / 3])),
     ),
     "ldexp_dtype": Program(
-        "197091",
-        lambda x, y: torch.ldexp(x > 0, y) + 1,
-        (torch.randn(3, 4), torch.randn(3, 4).half()),
+        "197091", lambda x, y: torch.ldexp(x > 0, y) + 1, (torch.randn(3, 4), torch.randn(3, 4).half())
     ),
     "sinh_near_the_limit": Program(
         "183763", lambda x: torch.sinh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)

@@ -35,14 +35,7 @@ class ProblemError(Exception):
     A workload that fails is a result, not a ProblemError. `next_call` is a tool or command to use next.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        value: object = None,
-        allowed: str = "",
-        next_call: str = "",
-    ) -> None:
+    def __init__(self, what: str, *, value: object = None, allowed: str = "", next_call: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.value = value

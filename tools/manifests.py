@@ -35,12 +35,7 @@ SOURCE_BESIDE_WHEEL = re.compile(r"sdist = .*\n(?=wheels = \[)")
 UNNEEDED = re.compile(r', (?:upload-time = "[^"]*"|size = \d+)')  # uv compares digests
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
-OWNED = (
-    "README.md",
-    "pyproject.toml",
-    "docs/install.md",
-    ".github/ISSUE_TEMPLATE/config.yml",
-)
+OWNED = ("README.md", "pyproject.toml", "docs/install.md", ".github/ISSUE_TEMPLATE/config.yml")
 """Texts that name the repository or the badges, whose owner is written here too."""
 GEMINI_CALL_MS = 600_000
 """Gemini CLI's own limit of one call."""
@@ -246,12 +241,7 @@ def files() -> dict[str, str]:
     """The text of every file that is made from the project's table, by path."""
     texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
     written = {path: text + "\n" for path, text in texts.items()}
-    return {
-        **written,
-        LAUNCHER: launcher(project()),
-        LOCK: lock(),
-        **{path: owned(path) for path in OWNED},
-    }
+    return {**written, LAUNCHER: launcher(project()), LOCK: lock(), **{path: owned(path) for path in OWNED}}
 
 
 def stale() -> list[str]:

@@ -58,10 +58,7 @@ class Edit:
     new: str
     lines: tuple[str, ...]
     shows: str = ""
-    where: tuple[int, int] = (
-        0,
-        0,
-    )  # an input, and the value in it that makes the mistake show
+    where: tuple[int, int] = (0, 0)  # an input, and the value in it that makes the mistake show
     devices: tuple[str, ...] = EVERY_DEVICE
 
 
@@ -173,14 +170,7 @@ class Model(nn.Module):
 """,
     (Input("left", ("B", 3, 24, 24), varied=True), Input("right", ("B", 3, 24, 24))),
     BATCH,
-    (
-        Edit(
-            "root_of_difference",
-            "(high - low).clamp(min=0) + 1e-4",
-            "high - low",
-            ("spread = torch.sqrt",),
-        ),
-    ),
+    (Edit("root_of_difference", "(high - low).clamp(min=0) + 1e-4", "high - low", ("spread = torch.sqrt",)),),
 )
 
 RECURRENT = Model(
@@ -205,11 +195,7 @@ class Model(nn.Module):
         last = h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 20))[:, 0]
         return self.head(last), self.head(h)
 """,
-    (
-        Input("x", ("B", 10, 12)),
-        index("tags", ("B", 10), 0, 17),
-        index("lengths", ("B",), 1, 11),
-    ),
+    (Input("x", ("B", 10, 12)), index("tags", ("B", 10), 0, 17), index("lengths", ("B",), 1, 11)),
     BATCH,
     (
         Edit(
@@ -650,19 +636,9 @@ class Model(nn.Module):
         shares = weights[:, 1:] / weights.sum(1, keepdim=True)
         return self.head((self.buckets(slot) * shares[..., None]).sum(1))
 """,
-    (
-        Input("characters", ("B", 14), "count", 0, 256),
-        Input("weights", ("B", 14), "uniform", 0.1, 1),
-    ),
+    (Input("characters", ("B", 14), "count", 0, 256), Input("weights", ("B", 14), "uniform", 0.1, 1)),
     BATCH,
-    (
-        Edit(
-            "table_too_short",
-            "nn.Embedding(512, 12)",
-            "nn.Embedding(257, 12)",
-            ("self.buckets(slot)",),
-        ),
-    ),
+    (Edit("table_too_short", "nn.Embedding(512, 12)", "nn.Embedding(257, 12)", ("self.buckets(slot)",)),),
 )
 
 QUANTISED = Model(

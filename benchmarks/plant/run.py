@@ -196,12 +196,7 @@ def attempt(
 
 
 def drafted(
-    asked: Asked,
-    planted: Planted,
-    model: Model,
-    built: Path,
-    clean: Path,
-    chance: random.Random,
+    asked: Asked, planted: Planted, model: Model, built: Path, clean: Path, chance: random.Random
 ) -> tuple[Draft, Any]:
     """A draft with good inputs under disguises, and the eager model without a fault.
 
@@ -234,12 +229,7 @@ def healthy(name: str, draft: Draft) -> Truth:
 
 
 def with_lines(
-    draft: Draft,
-    truth: Truth,
-    fault: Fault | None,
-    edit: Edit | None,
-    eager: Any,
-    built: Path,
+    draft: Draft, truth: Truth, fault: Fault | None, edit: Edit | None, eager: Any, built: Path
 ) -> Truth:
     """The lines that are answers: of the edit, or those where the eager model first goes wrong."""
     if edit:
@@ -249,10 +239,7 @@ def with_lines(
             lines=tuple(n for n, line in enumerate(lines, 1) if any(part in line for part in edit.lines)),
         )
     if fault and fault.lines_count:
-        return replace(
-            truth,
-            lines=first_wrong(trace(eager, draft.good), trace(eager, draft.inputs)),
-        )
+        return replace(truth, lines=first_wrong(trace(eager, draft.good), trace(eager, draft.inputs)))
     return truth
 
 
@@ -357,13 +344,7 @@ def question(planted: Planted, built: Path, chance: random.Random) -> list[str]:
         return [*words, "--symptom", "nan"]
     told = equal_nan(planted.fault) or (planted.seen == ENDED and chance.random() < 0.3)
     if planted.seen.startswith("AssertionError") or told:
-        return [
-            *words,
-            "--symptom",
-            "wrong-output",
-            "--expect",
-            str(folder / "expected.pt"),
-        ]
+        return [*words, "--symptom", "wrong-output", "--expect", str(folder / "expected.pt")]
     return words
 
 
@@ -423,17 +404,11 @@ def compiled(model: Model, text: str, device: str) -> Path:
     return folder
 
 
-def records(
-    found: Iterator[tuple[Planted, dict[str, Any], Score | None]],
-) -> Iterator[dict[str, Any]]:
+def records(found: Iterator[tuple[Planted, dict[str, Any], Score | None]]) -> Iterator[dict[str, Any]]:
     """What is kept of each program: no tensors, no source."""
     for planted, verdict, score in found:
         kept: dict[str, Any] = {name: getattr(planted, name) for name in ("number", "fault", "model", "form")}
-        kept |= {
-            "seen": planted.seen,
-            "disguises": planted.disguises,
-            "refused": planted.refused,
-        }
+        kept |= {"seen": planted.seen, "disguises": planted.disguises, "refused": planted.refused}
         if score is not None:
             kept |= {
                 **asdict(score),

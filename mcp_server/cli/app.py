@@ -233,11 +233,7 @@ def bundle(
     out: Annotated[Path, typer.Option("--out", help="The zip to write; it must be new.", metavar="FILE.zip")],
     max_mb: Annotated[
         float,
-        option(
-            "--max-mb",
-            metavar="NUMBER",
-            help="Largest package or inputs file to pack. Default: 67 MB.",
-        ),
+        option("--max-mb", metavar="NUMBER", help="Largest package or inputs file to pack. Default: 67 MB."),
     ] = reports.DEFAULT_LIMIT_BYTES / 1e6,
     redact: Annotated[
         bool, typer.Option("--redact", help="Leave paths, hosts, users and addresses out of texts.")
@@ -293,8 +289,7 @@ def doctor(
 )
 def serve(
     tools: Annotated[
-        str,
-        option(help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.", metavar="SET"),
+        str, option(help="Tools to offer: core or all. Default: AOTI_DEBUG_TOOLS, or core.", metavar="SET")
     ] = "",
 ) -> None:
     """Serve the same operations over MCP on stdio, for an agent.

@@ -161,12 +161,7 @@ class _Build:
     """Builds of one program, each in a process with an empty compile cache."""
 
     def __init__(
-        self,
-        context: Context,
-        workload: WorkloadBase,
-        program: Path,
-        budget_s: float,
-        imports: Sequence[str],
+        self, context: Context, workload: WorkloadBase, program: Path, budget_s: float, imports: Sequence[str]
     ) -> None:
         self.imports = list(imports)
         self.limit = min(workload.timeout_s, budget_s)
@@ -175,10 +170,7 @@ class _Build:
         self.cut = False  # whether a build did not end in time
 
     async def timed(
-        self,
-        configs: dict[str, object],
-        env: Mapping[str, str] | None = None,
-        program: Path | None = None,
+        self, configs: dict[str, object], env: Mapping[str, str] | None = None, program: Path | None = None
     ) -> BuildTimed | None:
         """Time one build. None if it does not end in time. Raise `ProblemError` if it fails."""
         folder = self.context.fresh("build")
@@ -325,8 +317,7 @@ async def _largest_cost(
         if subject.program is None or workload is None:
             what = "timing a build needs a program to build, and none was found"
             raise ProblemError(
-                what,
-                allowed=f"{argument('exported')}, or a script that exports and compiles the model",
+                what, allowed=f"{argument('exported')}, or a script that exports and compiles the model"
             )
         empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
         given = subject.package if subject.package is not None else workload

@@ -216,10 +216,7 @@ def leaf_of(item: CompiledInput) -> Leaf:
 
 
 def input_component(
-    item: CompiledInput,
-    lines: Sequence[ModelLocation],
-    value: str | None = None,
-    launch: int | None = None,
+    item: CompiledInput, lines: Sequence[ModelLocation], value: str | None = None, launch: int | None = None
 ) -> Component:
     return component("input", name_of(item), lines, value=value, index=item.index, launch=launch)
 

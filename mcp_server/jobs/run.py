@@ -82,11 +82,7 @@ DRAIN_S = 2.0  # seconds for output left in the pipes after every process has en
 
 
 async def run(
-    command: Command,
-    directory: Path,
-    *,
-    start: Starter = Child.start,
-    waits: Waits | None = None,
+    command: Command, directory: Path, *, start: Starter = Child.start, waits: Waits | None = None
 ) -> Finished:
     """Run `command`, store its output in `directory`, and return how it ended.
 
@@ -107,11 +103,7 @@ async def run(
 
 
 async def _run(
-    command: Command,
-    env: dict[str, str],
-    directory: Path,
-    start: Starter,
-    leases: Sequence[int] = (),
+    command: Command, env: dict[str, str], directory: Path, start: Starter, leases: Sequence[int] = ()
 ) -> Finished:
     mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory) as capture:

@@ -153,8 +153,7 @@ class DiagnoseArguments(WorkloadArguments):
     )
     log: str = Field(default="", description="Log of a failing run, or a job to continue.")
     recording: str = Field(
-        default="",
-        description="Folder that `record` or torch's kernel capture wrote, or a core file.",
+        default="", description="Folder that `record` or torch's kernel capture wrote, or a core file."
     )
     pid: int = Field(default=0, ge=0, description="Id of a process to look at; it keeps running.")
     budget_s: float = Field(
@@ -162,10 +161,7 @@ class DiagnoseArguments(WorkloadArguments):
     )
     symptom: Literal[
         "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
-    ] = Field(
-        default="",
-        description="What you see.",
-    )
+    ] = Field(default="", description="What you see.")
     expect: str = Field(
         default="", description="File of the correct outputs of the call, or of a program's last call."
     )
@@ -175,8 +171,7 @@ class DiagnoseArguments(WorkloadArguments):
         default=[], description="Command that gets a file of outputs, and exits with 0 if they are correct."
     )
     in_place: bool = Field(
-        default=False,
-        description="Keep what the script overwrites; by default its packages are restored.",
+        default=False, description="Keep what the script overwrites; by default its packages are restored."
     )
 
 
@@ -226,8 +221,7 @@ class TraceArguments(CallArguments):
 
 class TryArguments(CallArguments):
     changes: list[str] = Field(
-        default=[],
-        description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan'.",
+        default=[], description="Changes of inputs, as 'args[1]: clamp 0 9', '0: set 0 where nan'."
     )
     kernel: str = Field(default="", description="Name of the kernel.")
     replace: list[str] = Field(

@@ -152,10 +152,7 @@ async def explain_error(context: args.Context, given: args.ExplainArguments) -> 
     "for wrong devices, dtypes, shapes and for load errors. Without a package, it checks the machine. 2-10 "
     "s. Next: diagnose, or fix the first mismatch.",
     hints=args.READS,
-    examples=(
-        "aoti-debug check-devices model.pt2 --inputs batch.pt",
-        "aoti-debug check-devices",
-    ),
+    examples=("aoti-debug check-devices model.pt2 --inputs batch.pt", "aoti-debug check-devices"),
 )
 async def check_devices(context: args.Context, given: args.CheckArguments) -> Record:
     from mcp_server.tools.check_devices import check_devices as step
@@ -215,11 +212,7 @@ def question_of(given: args.InspectArguments) -> dict[str, str | int]:
 async def run_deterministic(context: args.Context, given: args.RepeatArguments) -> Record:
     from mcp_server.tools.run_deterministic import run_deterministic as step
 
-    return await step(
-        context,
-        await in_thread(checked.workload_of, given),
-        repeats=given.repeats,
-    )
+    return await step(context, await in_thread(checked.workload_of, given), repeats=given.repeats)
 
 
 @operation(
@@ -345,8 +338,7 @@ async def compare_with_eager(context: args.Context, given: args.PairArguments) -
 
     if not (given.script or given.exported):
         raise ProblemError(
-            "nothing to compare with",
-            allowed="a script, or `exported` with the file of torch.export.save",
+            "nothing to compare with", allowed="a script, or `exported` with the file of torch.export.save"
         )
     workload = await in_thread(checked.paired_model, given)
     exported = None
@@ -393,10 +385,7 @@ async def reduce(context: args.Context, given: args.ReduceArguments) -> Record:
     "Use it if a program crashes or gives wrong numbers, and eager mode is correct. Switches the steps off "
     "in a reduced program until the failure disappears. Returns a workaround that was run, and a text for "
     "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
-    examples=(
-        "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
-        "aoti-debug bisect serve.py",
-    ),
+    examples=("aoti-debug bisect --exported program.pt2 --inputs batch.pt", "aoti-debug bisect serve.py"),
 )
 async def bisect(context: args.Context, given: args.BisectArguments) -> Record:
     from mcp_server.tools.bisect import bisect as step

@@ -156,12 +156,7 @@ def safe_flags(command: Sequence[str]) -> Flags:
 
 
 def compile_command(
-    compiler: str,
-    flags: Flags,
-    toolchain: Toolchain,
-    source: str,
-    target: str,
-    extra: Iterable[str] = (),
+    compiler: str, flags: Flags, toolchain: Toolchain, source: str, target: str, extra: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Build the argv that compiles `source` to the object `target` with this interpreter's headers.
 

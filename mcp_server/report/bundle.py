@@ -277,9 +277,7 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
     yield VERDICT_FILE, verdict
     yield SUBJECT_FILE, subject
     shown = Source(
-        Verdict.model_validate_json(verdict),
-        Subject.model_validate_json(subject),
-        log=redact(source.log),
+        Verdict.model_validate_json(verdict), Subject.model_validate_json(subject), log=redact(source.log)
     )
     yield PAGE_FILE, page(shown)
     yield LOG_FILE, shown.log

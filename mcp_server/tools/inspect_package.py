@@ -79,11 +79,7 @@ class _Answer:
 
 
 async def inspect_package(
-    package: Path,
-    asked: Mapping[str, Any] = {},
-    *,
-    model_name: str | None = None,
-    offset: int = 0,
+    package: Path, asked: Mapping[str, Any] = {}, *, model_name: str | None = None, offset: int = 0
 ) -> Inspection:
     """Answer the question `asked`, {subject: value}, about a package, or give an overview if it is empty.
 

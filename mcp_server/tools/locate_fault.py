@@ -66,10 +66,7 @@ class LocatedFault(Record):
 
 
 async def locate_fault(
-    context: Context,
-    workload: PackageWorkload,
-    *,
-    tool: Tool | Literal["auto"] = "auto",
+    context: Context, workload: PackageWorkload, *, tool: Tool | Literal["auto"] = "auto"
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and link it to the package.
 
@@ -160,11 +157,7 @@ _WITHOUT_PROBES: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump"
 
 
 async def locate_in_program(
-    context: Context,
-    workload: Program,
-    *,
-    package: Path | None = None,
-    tool: Tool | Literal["auto"] = "auto",
+    context: Context, workload: Program, *, package: Path | None = None, tool: Tool | Literal["auto"] = "auto"
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
 

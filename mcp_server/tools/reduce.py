@@ -84,10 +84,7 @@ class Reduced(Record):
 
 
 async def reduce(
-    context: Context,
-    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
-    *,
-    budget_s: float = 300,
+    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, *, budget_s: float = 300
 ) -> Reduced:
     """Find, within `budget_s` seconds, a few operators of an exported program that fail as it does.
 

@@ -67,11 +67,7 @@ class Trace(Record):
 
 
 async def trace_launches(
-    context: Context,
-    workload: PackageWorkload,
-    *,
-    calls: int = 1,
-    cache: Cache | None = None,
+    context: Context, workload: PackageWorkload, *, calls: int = 1, cache: Cache | None = None
 ) -> Trace:
     """Instrument the package, run it `calls` times, and read the journal of its launches.
 

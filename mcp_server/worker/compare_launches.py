@@ -190,10 +190,7 @@ def report_outputs(got: list[torch.Tensor], wanted: list[Expected], report: Repo
 
 
 def marks(
-    kind: str,
-    report: Report,
-    unset: Mapping[str, list[str]] = {},
-    constants: ComparedConstants | None = None,
+    kind: str, report: Report, unset: Mapping[str, list[str]] = {}, constants: ComparedConstants | None = None
 ) -> Callable[[Event], bool]:
     """Return a subscriber that fills `unset` tensors with NaN, and reports checksums of written ones."""
 

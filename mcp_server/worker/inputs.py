@@ -24,15 +24,7 @@ from . import events
 from .encode import CALL_FORMAT, restore
 from .protocol import CallRecord, Change, InputSlice, InputsRequest, TensorSpec
 from .report import Refused, Report, TensorFacts, members
-from .tensors import (
-    checksum,
-    describe,
-    is_strided,
-    leaf_facts,
-    only_tensors,
-    span,
-    unravel,
-)
+from .tensors import checksum, describe, is_strided, leaf_facts, only_tensors, span, unravel
 
 FORMS = "torch.save of tensors: one, a list, tuple or dict, {'args': ..., 'kwargs': ...}, or a captured call"
 Leaves = list[Any]

@@ -64,10 +64,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Event))
 class State(ctypes.Structure):
     """`State` of runtime.cpp."""
 
-    _fields_ = [
-        ("version", ctypes.c_uint32),
-        ("subscriber", ctypes.c_void_p),
-    ]
+    _fields_ = [("version", ctypes.c_uint32), ("subscriber", ctypes.c_void_p)]
 
 
 class Library:
@@ -126,9 +123,7 @@ def find_libraries(before: Collection[str]) -> list[Library]:
 
 @contextlib.contextmanager
 def subscribed(
-    take: Callable[[Event], bool],
-    report: Report,
-    before: Collection[str] = (),
+    take: Callable[[Event], bool], report: Report, before: Collection[str] = ()
 ) -> Iterator[list[Library]]:
     """During the body, call `take` for the launches of each library loaded since `before`.
 

@@ -138,12 +138,7 @@ BY_INPUTS = {
 }
 
 
-EARLY = {
-    (GOOD, "diagnose"),
-    (BAD, "diagnose"),
-    (BAD, "trace-launches"),
-    (PICKLED, "run-deterministic"),
-}
+EARLY = {(GOOD, "diagnose"), (BAD, "diagnose"), (BAD, "trace-launches"), (PICKLED, "run-deterministic")}
 """What `make test` tries: a command for each code. The table of steps above has the codes of the others."""
 
 
@@ -383,11 +378,7 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], tuple[str, ...]]] = [
     (["sweep", "bomb.yaml", "--out", "out"], {}, ("stands for more than",)),
     (["sweep", "deep.yaml", "--out", "out"], {}, ("the cases cannot be read",)),
     # settings
-    (
-        ["doctor"],
-        {"AOTI_DEBUG_LAUNCHER": "nolauncher --x"},
-        ("program in AOTI_DEBUG_LAUNCHER is not there",),
-    ),
+    (["doctor"], {"AOTI_DEBUG_LAUNCHER": "nolauncher --x"}, ("program in AOTI_DEBUG_LAUNCHER is not there",)),
     (["doctor"], {"AOTI_DEBUG_LAUNCHER": "no 'end"}, ("AOTI_DEBUG_LAUNCHER is not a valid command line",)),
     (["doctor"], {"AOTI_DEBUG_JOBS": "many"}, ("AOTI_DEBUG_JOBS must be a number of jobs",)),
 ]

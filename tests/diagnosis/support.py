@@ -181,13 +181,7 @@ def diverged(zoo: ZooPackage, kind: Any = "error", **facts: Any) -> DiagnosisSta
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run(DIFFERS)
-    one = {
-        "launch": 1,
-        "kernel": "k1",
-        "argument": "buf1",
-        "difference": {},
-        "summary": "it differs",
-    }
+    one = {"launch": 1, "kernel": "k1", "argument": "buf1", "difference": {}, "summary": "it differs"}
     wrong = WrongLaunch.model_validate({**one, "tf32": kind == "tf32", **facts})
     case.with_eager = compared_with_eager(kind, wrong)
     return case

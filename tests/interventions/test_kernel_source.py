@@ -16,9 +16,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import changed_kernel as interposing
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
-from mcp_server.probes.rewrite import (
-    replaced_once,
-)
+from mcp_server.probes.rewrite import replaced_once
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
@@ -233,11 +231,7 @@ SMALLEST = "1.1754943508222875e-38"
             "acos",
             ["tmp3 = libdevice.acos(tl.where(tmp1 > 1.0, 1.0, tl.where(tmp1 < -1.0, -1.0, tmp1)))"],
         ),
-        (
-            OPERATIONS_TRITON,
-            "log",
-            [f"tmp4 = tl_math.log(tl.where(tmp3 < {SMALLEST}, {SMALLEST}, tmp3))"],
-        ),
+        (OPERATIONS_TRITON, "log", [f"tmp4 = tl_math.log(tl.where(tmp3 < {SMALLEST}, {SMALLEST}, tmp3))"]),
     ],
 )
 def test_the_operand_that_decides_is_guarded(source: str, family: str, lines: list[str]) -> None:

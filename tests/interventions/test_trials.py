@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
-from mcp_server.diagnosis.interventions.base import (
-    Effect,
-    Intervention,
-    Kind,
-    Options,
-    Seen,
-)
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Seen
 from mcp_server.diagnosis.interventions.run import TriedCall, chance_of, effect_of, side_effects_of
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.worker import events

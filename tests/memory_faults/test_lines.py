@@ -95,10 +95,7 @@ def kernel(x_ptr, out_ptr, width, mean, BLOCK: tl.constexpr):
 """
 FULL = "full([BLOCK], float('-inf'), tl.float32)"
 WRONG = {
-    "softmax": (
-        SOFTMAX.format(other="0.0"),
-        ["x = x - tl.max(x, 0)", "tl.store(y_ptr + row * width"],
-    ),
+    "softmax": (SOFTMAX.format(other="0.0"), ["x = x - tl.max(x, 0)", "tl.store(y_ptr + row * width"]),
     "loaded": (RUNNING_MAXIMUM.format(begin=FULL, other="0"), ["tl.store(out_ptr, tl.max(best, 0))"]),
     "variance": (VARIANCE.format(centred="x - mean"), ["tl.store(out_ptr, tl.sum(centred * centred"]),
     "loop": (SUMMED_IN_A_LOOP, ["tl.store(out_ptr, tl.sum(total, axis=0))"]),

@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.assertion import (
-    explain,
-    propose,
-    read_assertion,
-)
+from mcp_server.package.assertion import explain, propose, read_assertion
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms import linear
 from mcp_server.package.terms.linear import IndexForm, Limit, allowed_elements

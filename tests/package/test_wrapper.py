@@ -54,11 +54,7 @@ def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        (
-            "    AtenTensorHandle buf1_handle;",
-            "    odd(buf0, 3);\n\\g<0>",
-            "a statement of unknown form",
-        ),
+        ("    AtenTensorHandle buf1_handle;", "    odd(buf0, 3);\n\\g<0>", "a statement of unknown form"),
         # An unknown tensor is not taken for a number.
         (r"auto& table_weight =", "auto& other =", "the argument wrap_with_raii_handle_if_needed"),
         ("(?s)^.*$", "int main() {}", "no run_impl: this is not a wrapper, or it is cut"),

@@ -118,11 +118,7 @@ CHECKUP = Checkup.model_validate(
     {"summary": "missing or limited: GPU", "needs": [TORCH, GPU], "unknown": ["the driver"]}
 )
 
-SAMPLES: dict[str, Record] = {
-    "verdict": VERDICT,
-    "report": REPORT,
-    "checkup": CHECKUP,
-}
+SAMPLES: dict[str, Record] = {"verdict": VERDICT, "report": REPORT, "checkup": CHECKUP}
 
 
 VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})

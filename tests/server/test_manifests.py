@@ -27,12 +27,7 @@ ROOTS = {
     "mcp.json": "${PLUGIN_ROOT}",
     "gemini-extension.json": "${extensionPath}",
 }
-FILES = (
-    ".claude-plugin/plugin.json",
-    ".cursor-plugin/plugin.json",
-    "plugin.json",
-    "gemini-extension.json",
-)
+FILES = (".claude-plugin/plugin.json", ".cursor-plugin/plugin.json", "plugin.json", "gemini-extension.json")
 
 
 def test_they_are_up_to_date() -> None:

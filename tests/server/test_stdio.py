@@ -103,13 +103,7 @@ REST: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tool", "arguments"),
-    [
-        ("diagnose", {"inputs": SPECS}),
-        *(THOROUGH * REST),
-    ],
-)
+@pytest.mark.parametrize(("tool", "arguments"), [("diagnose", {"inputs": SPECS}), *(THOROUGH * REST)])
 def test_a_large_package_holds_nobody_up(
     tool: str, arguments: dict[str, Any], large_package: Path, zoo: ZooPackage, tmp_path: Path
 ) -> None:

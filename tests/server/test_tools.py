@@ -27,14 +27,7 @@ from mcp_server.server.running import steps_in
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ZooPackage
-from tests.server.clients import (
-    Era,
-    data_of,
-    drive,
-    real_server,
-    sample_server,
-    text_of,
-)
+from tests.server.clients import Era, data_of, drive, real_server, sample_server, text_of
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
 from tests.support.servers import left, wait_for

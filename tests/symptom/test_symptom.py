@@ -246,8 +246,7 @@ def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage,
 
 
 @pytest.fixture(
-    scope="session",
-    params=[pytest.param("cpu", marks=thorough), pytest.param("cuda", marks=pytest.mark.gpu)],
+    scope="session", params=[pytest.param("cpu", marks=thorough), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """silent.pt2, with its inputs and expected outputs beside it."""

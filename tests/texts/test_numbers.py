@@ -52,7 +52,7 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     },
     ("benchmarks/README.md", "benchmarks/results.json"): {
         # Counted by a test below.
-        "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles":10',),
+        "13 of 16 reports, in at most 10 compiles; 5 healthy programs": ('"compiles":10',)
     },
     ("guides/production.md", "benchmarks/results.json"): {
         "added 2.0 µs to a call of 0.24 ms": ('"call_us":241', '"added_us":2.0'),
@@ -60,7 +60,7 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     },
     ("benchmarks/README.md", FIRST_SIGHT): {
         # Summed over the page's rows by tests/test_plant.py.
-        "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",),
+        "147 of 171 scripts; right cause in 77 of 80 `proven` verdicts": ("All batches",)
     },
     ("benchmarks/README.md", CORPUS): {
         "39 of 40 on the CPU, 19 of 19 on CUDA": (r"\| category right \| 39 of 40 .* 19 of 19 \|",),
@@ -91,20 +91,12 @@ TABLE: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         ),
     },
     ("guides/pytorch-documents.md", MEASURED): {
-        "in 7 of 7 crashes; 4 silent": ("7 of 7 crashes; .* 4 silent",),
+        "in 7 of 7 crashes; 4 silent": ("7 of 7 crashes; .* 4 silent",)
     },
-    ("guides/api.md", MEASURED): {
-        "took 32 to 46 s on one H200": ("32 to 46 s",),
-    },
-    ("guides/building-and-loading.md", MEASURED): {
-        "A load that takes 32 to 46 s": ("32 to 46 s",),
-    },
-    ("guides/hangs-and-concurrency.md", MEASURED): {
-        "takes 42 to 81 s": ("42 to 81 s",),
-    },
-    ("guides/slow-or-large.md", MEASURED): {
-        "took 32 to 46 s of a load": ("32 to 46 s",),
-    },
+    ("guides/api.md", MEASURED): {"took 32 to 46 s on one H200": ("32 to 46 s",)},
+    ("guides/building-and-loading.md", MEASURED): {"A load that takes 32 to 46 s": ("32 to 46 s",)},
+    ("guides/hangs-and-concurrency.md", MEASURED): {"takes 42 to 81 s": ("42 to 81 s",)},
+    ("guides/slow-or-large.md", MEASURED): {"took 32 to 46 s of a load": ("32 to 46 s",)},
 }
 """By a text and the source of its numbers: words of the text, and patterns that match in the source."""
 CLAIMS = tuple(

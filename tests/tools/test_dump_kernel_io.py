@@ -11,11 +11,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.tools.kernel_io import (
-    ArgumentValues,
-    LaunchValues,
-    find_first_bad,
-)
+from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues, find_first_bad
 from mcp_server.worker.report import OddElement
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, without

@@ -186,10 +186,7 @@ def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Pat
 RECORDED = RECORDINGS / "gpu_tools"
 
 # How the recorded script ended: exit status or signal.
-ENDED: dict[str, int | str] = {
-    "ranker": "SIGABRT",
-    "logarithm": 3,
-}
+ENDED: dict[str, int | str] = {"ranker": "SIGABRT", "logarithm": 3}
 
 
 def finished(output: Path, ended: int | str) -> Finished:

@@ -293,12 +293,7 @@ ENTRIES: dict[str, Entry] = {
             {"nan": lambda: (_randn(8, 16), _spoiled(_rand(8, 16), -1.0))},
         ),
         Entry("attention", Attention, lambda n: (_randn(n, 10, 32),), ({0: B},)),
-        Entry(
-            "bags",
-            Bags,
-            lambda n: (torch.arange(4 * n) % 50, torch.arange(0, 4 * n, 4)),
-            None,
-        ),
+        Entry("bags", Bags, lambda n: (torch.arange(4 * n) % 50, torch.arange(0, 4 * n, 4)), None),
         Entry(
             "jagged",
             Jagged,

@@ -123,9 +123,7 @@ def of_other_shape(draft: Draft) -> Truth | None:
     return Truth(constant=name)
 
 
-UPDATE = [
-    'model.load_constants(torch.load(here / "weights.pt"), check_full_update=True)',
-]
+UPDATE = ['model.load_constants(torch.load(here / "weights.pt"), check_full_update=True)']
 
 
 def one_value(value: float) -> Change:

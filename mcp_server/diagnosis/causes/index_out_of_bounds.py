@@ -39,13 +39,7 @@ from mcp_server.diagnosis.indices import (
     whole_slice,
 )
 from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import (
-    EVERYWHERE,
-    keep_in_range,
-    slice_text,
-    together,
-    whole,
-)
+from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, slice_text, together, whole
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact
@@ -150,10 +144,7 @@ def _by_input(
             seen("inspect_package", f"launch {launch.index} ({launch.kernel}) checks it{at}"),
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
-        fix=Fix(
-            text=indexed.advice(all_read, part, facts),
-            after=outside(all_read, low, high),
-        ),
+        fix=Fix(text=indexed.advice(all_read, part, facts), after=outside(all_read, low, high)),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
 
@@ -177,7 +168,7 @@ def _narrow(index: Index, case: DiagnosisState) -> Suspect:
             seen("look_at_indices", f"{pair}; read as int32, all values are in {part.low}..{part.high}"),
         ),
         fix=Fix(
-            text=f"declare the memory of {name_of(item)} as int32 where the tensor is made, and convert it",
+            text=f"declare the memory of {name_of(item)} as int32 where the tensor is made, and convert it"
         ),
         intervention=whole(leaf_of(item), "reread", "int32"),
     )
@@ -278,11 +269,7 @@ def _replaced(
         what = f"the {outside_all} values of {name} outside their limits moved to the nearest limit"
         made = together(f"input:limits:{part.input}", what, [_clamp(each, case) for each in parts])
     wrong = f"{name}{facts.index} would then {indexed.wrongly_read(row)}"
-    return replace(
-        made,
-        what=f"the call with {what}",
-        not_for_shipping=f"A test, not the fix: {wrong}.",
-    )
+    return replace(made, what=f"the call with {what}", not_for_shipping=f"A test, not the fix: {wrong}.")
 
 
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:

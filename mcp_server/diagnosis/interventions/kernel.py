@@ -75,10 +75,7 @@ HOWS = {
     **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
 }
 
-REPAIRS = {
-    "overflow": "64-bit indices",
-    "narrow": "64-bit integers",
-}
+REPAIRS = {"overflow": "64-bit indices", "narrow": "64-bit integers"}
 
 
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:

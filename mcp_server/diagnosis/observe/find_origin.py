@@ -12,13 +12,7 @@ from mcp_server.diagnosis.indices import (
     watched_indices,
 )
 from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import (
-    Leaf,
-    changed,
-    replace_element,
-    replace_where,
-    together,
-)
+from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, replace_where, together
 from mcp_server.diagnosis.interventions.kernel import (
     EXPONENT,
     correct_expression,

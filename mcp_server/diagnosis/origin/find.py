@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import (
-    Condition,
-    Correction,
-    OffendingElement,
-    Operand,
-    Origin,
-    Overflow,
-)
+from mcp_server.diagnosis.origin import Condition, Correction, OffendingElement, Operand, Origin, Overflow
 from mcp_server.diagnosis.origin.condition import (
     ElementKey,
     between,

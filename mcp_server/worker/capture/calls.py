@@ -23,14 +23,7 @@ from ..encode import (
     pack,
     pack_leaves,
 )
-from ..process import (
-    capturing,
-    current_device,
-    headroom,
-    process_limits,
-    stack_bytes,
-    synchronize,
-)
+from ..process import capturing, current_device, headroom, process_limits, stack_bytes, synchronize
 from ..report import Encoded, encode, facts
 from ..tensors import digests
 from .journal import CaptureStore, Ending, Journal, unkept

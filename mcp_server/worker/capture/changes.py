@@ -812,7 +812,7 @@ LAYERS = [
         torch.nn.RNNBase,
         "pad every input to one length in the caller, declare that dimension static, and mask the outputs of "
         "padded steps: the export unrolls the time steps of a recurrent layer, so their number is fixed",
-    ),
+    )
 ]  # seen with torch 2.13: GRU, LSTM and RNN export with a dynamic batch, but not with a dynamic length
 
 

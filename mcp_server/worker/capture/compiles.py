@@ -114,11 +114,7 @@ class Comparisons:
         if told is not None:
             self.calls.memory.failed()
             self.calls.journal.event(
-                "assertion_failed",
-                file=told.file,
-                calls=told.calls,
-                frames=told.frames,
-                **failure(error),
+                "assertion_failed", file=told.file, calls=told.calls, frames=told.frames, **failure(error)
             )
 
     def _forget(self) -> None:

@@ -49,7 +49,7 @@ class Hook:
             "numpy.testing": [("", name, compiles.comparisons.asserting) for name in NUMPY],
             "torch.export.pt2_archive._package": [model],
             "torch._inductor.package.package": [
-                *(model, ("", "package_aoti", compiles.packaging), ("", "load_package", calls.opening)),
+                *(model, ("", "package_aoti", compiles.packaging), ("", "load_package", calls.opening))
             ],
         }
         atexit.register(self._exit)

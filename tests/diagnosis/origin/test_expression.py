@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from mcp_server.diagnosis.origin.condition import (
-    Question,
-    condition,
-)
+from mcp_server.diagnosis.origin.condition import Question, condition
 from mcp_server.diagnosis.origin.lines import guarded_line, guarded_lines, masked_line
 from mcp_server.diagnosis.origin.of_model import why_of_model
 from mcp_server.package.terms.interval import Interval

@@ -9,14 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.terms.evaluate import (
-    DOMAINS,
-    UnknownValue,
-    applied,
-    fold,
-    outside,
-    rounded,
-)
+from mcp_server.package.terms.evaluate import DOMAINS, UnknownValue, applied, fold, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
 from mcp_server.package.terms.parts import say
 from mcp_server.package.terms.sizes import in_words

@@ -88,10 +88,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
         IMAGE,
     ),
     "averages": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
-    "windows": (
-        lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2), F.unfold(x, 3, padding=1)),
-        IMAGE,
-    ),
+    "windows": (lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2), F.unfold(x, 3, padding=1)), IMAGE),
     "written out": (
         lambda x, w, i: (
             x[:, 0] * x[:, 9] + x[:, 1] * x[:, 11] + x[:, 2] * x[:, 13] + x[:, 3] * x[:, 15],
