@@ -183,14 +183,28 @@ def test_a_check_that_allows_no_rounding_is_told(by_rounding: float) -> None:
     assert told == (by_rounding > 0, by_rounding > 0)
 
 
-def test_an_overflow_that_a_later_operator_hides_is_named() -> None:
+@pytest.mark.parametrize(
+    ("op", "code", "named"),
+    [("mul.Tensor", "", 1), ("pow.Tensor_Scalar", "x.pow(2)", 1), ("pow.Scalar", "1 / x", 0)],
+)
+def test_an_overflow_that_a_later_operator_hides_is_named(op: str, code: str, named: int) -> None:
     """It explains finite outputs that the program's check rejects."""
-    case, agrees = checked(), {"event": "compared", "equal": True, "outputs": []}
-    made = {"node": "mul", "op": "aten.mul.Tensor", "stack": [], "nan": False, "dtype": "float16"}
+    case, agrees = checked(), {"event": "compared", "equal": False, "outputs": []}
+    far = {
+        "event": "rounding",
+        "outputs": [{"error": 0.5, "eager_error": 8.0, "within": True}],
+        "narrow": True,
+    }
+    line = {"file": "a.py", "line": 3, "function": "forward", "code": code}
+    made = {"node": "x", "op": f"aten.{op}", "stack": [line], "nan": False, "dtype": "float16"}
     made |= {"event": "node_non_finite", "bad_inputs": [], "masked": False}
-    case.interpreted = worker_run(made, agrees, {"event": "interpreted", "outputs": []})
-    (found,) = by("nan_or_inf.detect_made_in_eager", case)
-    assert (found.category, confidence(found, case)) == ("wrong_output", "likely")
+    case.interpreted = worker_run(made, agrees, far, {"event": "interpreted", "outputs": []})
+    found = by("nan_or_inf.detect_made_in_eager", case)
+    told = [(each.category, confidence(each, case), each.summary[-58:]) for each in found]
+    text = " Eager mode is off by up to 8, the package by 0.5."
+    assert [(*each[:2], each[2].endswith(text)) for each in told] == [
+        ("wrong_output", "likely", True)
+    ] * named
 
 
 @pytest.mark.parametrize(("same", "eager", "told"), [(True, "not_known", False), (False, "varies", True)])

@@ -290,7 +290,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     known = case.first_bad
     if known is not None and known.kind == "kernel":
         guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
-    hides = " Later operators turn it into wrong finite numbers." if hidden else ""
+    hides = f" Later operators turn it into wrong finite numbers.{_nearer(case)}" if hidden else ""
     yield Suspect(
         category="wrong_output" if hidden else "nan_or_inf",
         guilty=guilty,
@@ -305,6 +305,16 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
+def _nearer(case: DiagnosisState) -> str:
+    """Say how far both sides are from float64, if the package is nearer, which keeps values in float32."""
+    outputs = case.rounding.outputs if case.rounding is not None else []
+    away = [(float(each.eager_error or 0.0), float(each.error or 0.0)) for each in outputs]
+    eager, package = max(away, default=(0.0, 0.0))
+    if eager <= MUCH * package:
+        return ""
+    return f" Eager mode is off by up to {eager:.2g}, the package by {package:.2g}."
+
+
 def making(event: events.NodeNonFinite) -> Evidence:
     """Evidence that this operator has the first non-finite result, and from which inputs."""
     of = "the minus infinity of a mask" if event.bad_inputs else "finite inputs"
@@ -312,6 +322,7 @@ def making(event: events.NodeNonFinite) -> Evidence:
     return seen("interpret", f"{what} is the first operator with a non-finite result, computed from {of}")
 
 
+MUCH = 10  # times the package's own error
 # Operators that make an infinity from ordinary numbers; others overflow in half precision.
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 _GUARD = (
@@ -327,8 +338,13 @@ _GUARDS = (
 )
 
 
+_POWER = re.compile(r"\bpow\((?:\w+, )?\d|\*\* ?\d")  # a positive exponent has no pole
+
+
 def _overflows(event: events.NodeNonFinite) -> bool:
-    return event.dtype == "float16" and not event.nan and _POLE.search(event.op) is None
+    code = next((each.code or "" for each in lines_of(event)), "")
+    made = _POLE.search(event.op) is None or (".pow." in event.op and _POWER.search(code) is not None)
+    return event.dtype == "float16" and not event.nan and made
 
 
 def guard_fix(event: events.NodeNonFinite) -> Fix:

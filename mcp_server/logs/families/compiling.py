@@ -326,7 +326,7 @@ TABLE.cause(
         r"No working C\+\+ compiler found(?P<detail>.*?(?:'(?P<program>[^']+)'\))?)$",
         r"Compiler: (?P<compiler>\S+) is not found",
         r"InvalidCxxCompiler",
-        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?<![\w./+-])(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
+        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>(?:[^']*[/-])?(?:g\+\+|gcc|clang(?:\+\+)?|nvcc|ptxas|ld)(?:[.-][\w.-]*)?)'|(?<![\w./+-])(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
     ),
     "toolchain",
     "No usable compiler was found.",
