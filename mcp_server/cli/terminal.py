@@ -101,13 +101,13 @@ def _ended_by_signals() -> Iterator[list[int]]:
         with scope:
             yield received
     finally:
+        ignored = [number for number in handled if received and number != signal.SIGINT]
+        signal.pthread_sigmask(signal.SIG_BLOCK, ignored)  # as removing a handler restores the default
         for number in handled:
-            ignored = {number} if received and number != signal.SIGINT else set()
-            signal.pthread_sigmask(signal.SIG_BLOCK, ignored)  # as removing a handler restores the default
             loop.remove_signal_handler(number)
-            for each in ignored:
-                signal.signal(each, signal.SIG_IGN)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
 
 
 def _print_stopped(state: JobState) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mcp_server.model import Record
 
 CARD = "asked.json"
-DEFAULTS = DiagnoseArguments().model_dump()
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     except ValidationError as error:
         what = "the saved request of the job is damaged, or comes from a different version"
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
-    given = {name: value for name, value in arguments if value != DEFAULTS[name]}
+    given = arguments.model_dump(exclude_defaults=True)
     return before.model_copy(
         update={
             **given,

@@ -144,7 +144,7 @@ class ToolServer(MCPServer[Any]):
     """An MCPServer whose tools come from declarations instead of function signatures.
 
     The SDK drops unknown arguments, parses JSON inside strings and coerces types (mcp 2.3 `func_metadata`).
-    Here, arguments are args.validated against the model instead.
+    Here, arguments are validated against the model instead.
     """
 
     def __init__(

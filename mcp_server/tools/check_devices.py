@@ -68,14 +68,17 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
 def misfits_of(seen: Captured) -> list[CapturedCall]:
     """Return the kept calls whose inputs their package cannot read as they are."""
     found = []
-    for call, load in ((call, seen.load_of(call)) for call in seen.calls if call.file):
+    for call in seen.calls:
+        load = seen.load_of(call) if call.file else None
+        if load is None:
+            continue
         given = [_given(e.dtype or "", e.shape or (), e.stride, e.device or "cpu") for e in call.leaves]
-        if load is not None:
-            name = str(load.options.get("model_name", "model"))
-            with suppress(PackageError):  # an unreadable package is a cause of its own
-                view = view_package(load.copy_path or load.package, name)
-                unlike = compare_inputs(view.package.signature, given)
-                found += [call for each in unlike[:1] if each.severity == "fatal"]
+        name = str(load.options.get("model_name", "model"))
+        with suppress(PackageError):  # an unreadable package is a cause of its own
+            view = view_package(load.copy_path or load.package, name)
+            unlike = compare_inputs(view.package.signature, given)
+            if unlike and unlike[0].severity == "fatal":
+                found.append(call)
     return found
 
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
-from string import Formatter
 
 import anyio.to_thread
 from pydantic import Field
@@ -75,10 +74,7 @@ def as_sentence(root: ErrorFact) -> str:
 
     Prose from a log could be read as an instruction, so it stays in `fields`.
     """
-    template, fields = root.family.sentence, in_words(root)
-    names = {name for _, name, _, _ in Formatter().parse(template) if name}
-    safe = template and all(is_expression(fields.get(name, "")) for name in names)
-    return template.format_map(fields) if safe else root.family.meaning
+    return filled(root.family.sentence, root) or root.family.meaning
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:

@@ -32,7 +32,7 @@ from .process import call_padded, synchronize
 from .protocol import ExportedRequest
 from .report import Frame, Report, encode_frames, facts
 from .run import Expected, call, expectation, watching
-from .tensors import checksum, dtype_name, first_outside, is_plain, leaf_facts, only_tensors, span
+from .tensors import checksum, dtype_name, first_outside, is_plain, leaf_facts, only_tensors, span, unequal
 
 # A frame of a stack trace: file, line, function, and text.
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
@@ -406,7 +406,7 @@ def written(target: Any, args: Any) -> tuple[list[torch.Tensor], torch.Tensor] |
     if name == "aten.index_put.default" and not any(args[3:]):
         indices = [each for each in args[1] if each is not None and each.dtype in (torch.int32, torch.int64)]
         return (list(torch.broadcast_tensors(*indices)), args[2]) if len(indices) == len(args[1]) else None
-    if name == "aten.scatter.src" and args[2].numel():
+    if name == "aten.scatter.src" and args[2].dim() and 0 < args[2].numel() <= MOST_WRITTEN:
         grid = list(torch.ones_like(args[2]).nonzero().view(*args[2].shape, -1).unbind(-1))
         grid[args[1]] = args[2]
         return grid, args[3][tuple(map(slice, args[2].shape))]
@@ -420,13 +420,14 @@ def twice(target: Any, args: Any) -> dict[str, list[int]] | None:
         return None
     (grid, values), into = found, args[0]
     flat = [each.flatten() % max(size, 1) for each, size in zip(grid, into.shape)]  # -1 is the last place
+    places, which, counts = torch.stack(flat, 1).unique(dim=0, return_inverse=True, return_counts=True)
+    if not (counts > 1).any():
+        return None
     values = values.expand(*grid[0].shape, *into.shape[len(grid) :]).flatten(0, grid[0].dim() - 1)
     last = into.index_put(flat, values)[tuple(flat)]
     first = into.index_put([each.flip(0) for each in flat], values.flip(0))[tuple(flat)]
-    differ = (last != first) & ~(last.isnan() & first.isnan())
-    places, which, counts = torch.stack(flat, 1).unique(dim=0, return_inverse=True, return_counts=True)
-    lost = differ.flatten(1).any(1) if differ.dim() > 1 else differ
-    lost = lost & (counts[which] > 1)
+    differ = unequal(last, first)
+    lost = (differ.flatten(1).any(1) if differ.dim() > 1 else differ) & (counts[which] > 1)
     if not lost.any():
         return None
     most = int(which[lost][0])

@@ -298,6 +298,9 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
+        alike = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
+        if name in alike[1:]:
+            continue  # converted with the first one
         fact = f"{update.how} was given {name} with {aspect} {got}, but the package expects {wanted}"
         consequence = "The loader copies the bytes without a check."
         if aspect == "device" and update.outcome == "failed":
@@ -308,9 +311,6 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             consequence = "The package reads its memory as compiled, without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} also differs." if others else ""
-        alike = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
-        if name in alike[1:]:
-            continue  # converted with the first one
         # A shape cannot be changed without the user's values.
         cast = _cast(alike, wanted) if alike else None
         yield _OfUpdate(

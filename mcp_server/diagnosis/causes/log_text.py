@@ -304,15 +304,15 @@ def folder_of_library(case: DiagnosisState) -> Path | None:
     names = {root.fields["library"] for _, root in case.own_roots if root.family.id == "library_missing"}
     if not names or not isinstance(case.workload, ScriptWorkload):
         return None
-    folders = case.workload.script.resolve().parent, Path(case.workload.cwd or ".")
-    return _folder_with(frozenset(names), folders, case.clock)
+    folders = (case.workload.script.resolve().parent, Path(case.workload.cwd or ".").resolve())
+    return _folder_with(frozenset(names), tuple(dict.fromkeys(folders)), case.clock)
 
 
 @lru_cache(maxsize=1)
 def _folder_with(names: frozenset[str], folders: tuple[Path, ...], _diagnosis: Clock) -> Path | None:
     """Search once for each diagnosis, which its clock identifies: later, the files may be others."""
     walked = islice(chain.from_iterable(map(os.walk, folders)), MOST_FOLDERS)
-    return next((Path(folder).resolve() for folder, _, files in walked if names.intersection(files)), None)
+    return next((Path(folder) for folder, _, files in walked if names.intersection(files)), None)
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:

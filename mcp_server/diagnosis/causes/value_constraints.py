@@ -268,8 +268,7 @@ def detect_form(case: DiagnosisState) -> Iterator[Suspect]:
     overflowed, exact = case.eager_events(events.NodeOverflow), case.trials.get(EXACT)
     cured = exact is not None and exact.gone  # decides even if runs of the program differ
     if overflowed and (case.equals_eager or cured or case.undefined is not None):
-        event = next((each for each in overflowed if not each.modular), overflowed[0])
-        event = case.undefined or event
+        event = case.undefined or next((each for each in overflowed if not each.modular), overflowed[0])
         suspect = of_overflow(event, case)
         tried = _tried(EXACT, case) if cured or not event.undefined else None
         yield replace(suspect, intervention=tried, harmful=case.failed)
@@ -326,14 +325,20 @@ def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
         fix = f"subtract the integers before they are converted to {dtype}, or convert them with .double()"
     fact = f"{event.node} ({op}) computes in {dtype}: {place}"
     several = f"; {counted(event.count, 'element')} of it do not fit" if event.count > 1 else ""
+    suspect = _of_node(event, f"{event.value} in place of {event.exact}", fact + several, fix, case)
+    summary = f"{op} computes in {dtype}, and its result does not fit: {place}. {same}"
+    return replace(suspect, summary=summary, observed=not event.modular)
+
+
+def _of_node(event: events.OfNode, value: str, fact: str, fix: str, case: DiagnosisState) -> Suspect:
+    """An operator that does in eager mode, too, what the user may not have meant."""
     return Suspect(
         category="wrong_output",
-        guilty=component("op", op, lines_of(event), value=f"{event.value} in place of {event.exact}"),
-        summary=f"{op} computes in {dtype}, and its result does not fit: {place}. {same}",
+        guilty=component("op", event.op, lines_of(event), value=value),
+        summary=f"{fact}. Eager mode does the same.",
         level=CausalLevel.BAD_VALUE,
-        evidence=(seen("interpret", fact + several), *agreement(case)),
+        evidence=(seen("interpret", fact), *agreement(case)),
         fix=Fix(text=fix),
-        observed=not event.modular,
     )
 
 
@@ -358,14 +363,10 @@ def _from_end(event: events.NodeFromEnd, case: DiagnosisState) -> Suspect:
     """The negative index that may mean that there is no row."""
     place = f"{event.of}{event.index or ''}"
     fact = f"{place} is {event.value}, and {event.op} counts negative indices from the end"
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=component("op", event.op, lines_of(event), value=f"{place} = {event.value}"),
-        summary=f"{fact}, without an error. Eager mode does the same.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(seen("interpret", fact), *agreement(case)),
-        fix=Fix(text=f"if {event.value} stands for no row, give 0 there (torch.where), or add a row for it"),
-    )
+    fix = f"if {event.value} stands for no row, give 0 there (torch.where), or add a row for it"
+    suspect = _of_node(event, f"{place} = {event.value}", fact, fix, case)
+    summary = f"{fact}, without an error. Eager mode does the same."
+    return replace(suspect, category="index_out_of_bounds", summary=summary)
 
 
 def _repeated(event: events.NodeRepeated, case: DiagnosisState) -> Suspect:
@@ -373,17 +374,11 @@ def _repeated(event: events.NodeRepeated, case: DiagnosisState) -> Suspect:
     both = f"{event.of}{event.index} and {event.of}{event.other}"
     place = event.place[0] if len(event.place) == 1 else event.place
     fact = f"{both} are both {place}, and {event.op} keeps only one of the values that it writes there"
-    return Suspect(
-        category="wrong_output",
-        guilty=component("op", event.op, lines_of(event), value=f"{both} = {place}"),
-        summary=f"{fact}. Eager mode does the same.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(seen("interpret", fact), *agreement(case)),
-        fix=Fix(
-            text="if such values add up, use index_add, scatter_add, or index_put with accumulate=True; "
-            "otherwise keep the index free of duplicates"
-        ),
+    fix = (
+        "if such values add up, use index_add, scatter_add, or index_put with accumulate=True; otherwise "
+        "keep the index free of duplicates"
     )
+    return _of_node(event, f"{both} = {place}", fact, fix, case)
 
 
 def _training(found: Sequence[events.NodeTraining], case: DiagnosisState) -> Suspect:

@@ -267,8 +267,7 @@ def _zeroed(kernel: _KernelText) -> _Edits:
 
 def _contiguous(kernel: _KernelText) -> _Edits:
     """Pass contiguous tensors to a kernel that takes no strides."""
-    names = [each.arg for each in kernel.function.args.args]
-    if any("stride" in each.lower() for each in names):
+    if any("stride" in each.lower() for each in kernel.parameters):
         return
     read = kernel.pointers("load") - kernel.pointers("store", *ATOMICS)
     for name, value in kernel.arguments():

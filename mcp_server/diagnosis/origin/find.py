@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +26,7 @@ from mcp_server.diagnosis.origin.elements import (
     selecting,
     zeros_behind,
 )
-from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, operands, shown
+from mcp_server.diagnosis.origin.expression import Closing, Expression, Leaf, label_of, operands, shown
 from mcp_server.diagnosis.origin.of_model import (
     Outside,
     correction_of,
@@ -417,7 +418,9 @@ class _Finder:
                 told.explanation += ": the divisor is a sum of no elements"
             operand = Computed(left.launch, left.operand, left.evaluator)
             behind = read_by(self.walker, operand)
-            zeros = zeros_behind(self.walker, operand) if self.walker.value_at(operand) == 0 else []
+            zeros: list[Leaf] = []
+            with contextlib.suppress(UnknownValue):  # then they are unknown
+                zeros = zeros_behind(self.walker, operand) if self.walker.value_at(operand) == 0 else []
             known = Expression(left.operand, {str(n): leaf for n, leaf in enumerate(zeros)}, (), self.walker)
             told.found = list(offending(known)) or list(offending(behind)) or told.found
             told.read = told.read or operands(behind)

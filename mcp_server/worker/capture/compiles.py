@@ -352,13 +352,17 @@ class Compiles:
                 weights, held = dict(weights_of(model)), self.calls.held
                 alike = {n: weights[n].to(held[n][0]) for n in held if n in weights}
                 now = digests(alike) if len(alike) == len(held) else {}
-                self._tell_drift(alike, sorted(n for n in now if now[n] != held[n][1]), name)
+                self._tell_drift(alike, sorted(n for n in now if now[n] != held[n][1]), name, now)
 
-    def _tell_drift(self, weights: dict[str, Any], names: list[str], of: str = "") -> None:
+    def _tell_drift(
+        self, weights: dict[str, Any], names: list[str], of: str = "", now: dict[str, str] | None = None
+    ) -> None:
+        """Journal and save weights, whose digests are `now`, with the names of those that changed."""
         if names:
             kept = {name: value.detach() for name, value in weights.items()}
             file, notice = self.calls.saved("weights", next(self.numbers), lambda: kept)
-            now, held = digests(kept), {name: digest for name, (_, digest) in self.calls.held.items()}
+            now = digests(kept) if now is None else now
+            held = {name: digest for name, (_, digest) in self.calls.held.items()}
             owners = {digest: name for name, digest in now.items()}
             stale = [name for name in names if name in held and now.get(name) != held[name]]
             taken = {name: owners[held[name]] for name in stale if held[name] in owners}
