@@ -16,7 +16,7 @@ LAST: Release = (2, 15)
 
 
 def release_text(release: Release) -> str:
-    """Return `2.8` for (2, 8)."""
+    """`2.8` for (2, 8)."""
     return f"{release[0]}.{release[1]}"
 
 
@@ -24,7 +24,7 @@ RANGE = f"{release_text(FIRST)} to {release_text(LAST)}"  # for sentences: `torc
 
 
 def release_of(version: str) -> Release | None:
-    """Return the release of a `torch.__version__` such as `2.13.0+cpu` or `2.15.0a0+git1234`, or None."""
+    """The release of a `torch.__version__` such as `2.13.0+cpu` or `2.15.0a0+git1234`, or None."""
     found = re.match(r"(?P<major>\d+)\.(?P<minor>\d+)", version)
     return (int(found["major"]), int(found["minor"])) if found else None
 

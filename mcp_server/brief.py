@@ -85,7 +85,7 @@ class Line:
 
 
 def text(verdict: Verdict) -> str:
-    """Return the lines for an MCP client."""
+    """The lines for an MCP client."""
     return "\n".join(line.plain() for line in lines(verdict, in_shell=False))
 
 
@@ -93,7 +93,7 @@ _SHELL: Any = {"evidence": {"__all__": {"command"}}, "confirmed": {"command"}, "
 
 
 def main_fields(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as JSON for an MCP client: no empty fields, shell commands, or facts told twice.
+    """A verdict as JSON for an MCP client: no empty fields, shell commands, or facts told twice.
 
     Some clients show a model only this and not the text, so that it pays for every field.
     """
@@ -169,7 +169,7 @@ def title_of(verdict: Verdict) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Return the text as one line, shortened; long kernel names become `cpp_fused__softmax…view_1`."""
+    """The text as one line, shortened; long kernel names become `cpp_fused__softmax…view_1`."""
     text = _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", clean(text)).replace(
         "\n", " "
     )
@@ -177,13 +177,13 @@ def _bounded(text: str) -> str:
 
 
 def eager_in_words(verdict: Verdict) -> str:
-    """Return the sentence of EAGER for this verdict. Empty if there is none."""
+    """The sentence of EAGER for this verdict. Empty if there is none."""
     told = verdict.category is not None and verdict.outcome == "fault"
     return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
 
 
 def what_happened(verdict: Verdict) -> str:
-    """Return the summary, with the call's number if there were several calls and it tells of one."""
+    """The summary, with the call's number if there were several calls and it tells of one."""
     call, of_program = verdict.call, verdict.category in ("concurrency", "constants", "script_error")
     if call is None or call.of == 1 or verdict.outcome != "fault" or of_program:
         return verdict.summary
@@ -208,7 +208,7 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """Return the root cause or else the crash site, whichever has a line of the model; else None."""
+    """The root cause or else the crash site, whichever has a line of the model; else None."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 

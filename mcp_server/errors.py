@@ -20,7 +20,7 @@ OPTION_NAMES = {
 
 
 def option_of(name: str) -> str:
-    """Return the option of an argument: --model-name for `model_name`."""
+    """The option of an argument: --model-name for `model_name`."""
     return OPTION_NAMES.get(name, (f"--{name.replace('_', '-')}",))[0]
 
 

@@ -33,7 +33,7 @@ def interpreter_help() -> str:
 
 
 def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:
-    """Return AOTI_DEBUG_PYTHON, or else the first candidate with torch, for a call that names none.
+    """AOTI_DEBUG_PYTHON, or else the first candidate with torch, for a call that names none.
 
     If none has torch, the first candidate is returned, so that the error names what the user would expect.
     This may start a few interpreters, each for up to `ASKING_S`, so do not call it in the event loop.

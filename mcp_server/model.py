@@ -212,12 +212,12 @@ CHECK = "if "  # beginning of a fix that only rejects bad values
 
 
 def rejecting(when: str, rule: str) -> str:
-    """Return code that raises ValueError if `when` is true; unlike assert, also under `python -O`."""
+    """Code that raises ValueError if `when` is true; unlike assert, also under `python -O`."""
     return f"{CHECK}{when}: raise ValueError({rule!r})"
 
 
 def outside(name: str, low: object, high: object) -> str:
-    """Return code that rejects a tensor with elements outside `low` to `high`; empty tensors pass."""
+    """Code that rejects a tensor with elements outside `low` to `high`; empty tensors pass."""
     return rejecting(f"(({name} < {low}) | ({name} > {high})).any()", f"{name} must be in {low}..{high}")
 
 

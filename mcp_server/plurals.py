@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 launch`, `2 launches`."""
+    """`1 launch`, `2 launches`."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
@@ -19,19 +19,19 @@ def was(number: int) -> str:
 
 
 def share(number: int, total: int, noun: str, verb: str = "") -> str:
-    """Return `1 of 160 values is`, `2 of 160 values are`; `1 of 1 value differs` with `verb` "differ"."""
+    """`1 of 160 values is`, `2 of 160 values are`; `1 of 1 value differs` with `verb` "differ"."""
     plural = noun if total == 1 else f"{noun}s"
     said = is_(number) if not verb else (f"{verb}s" if number == 1 else verb)
     return f"{number} of {total} {plural} {said}"
 
 
 def capitalized(text: str) -> str:
-    """Return the text with a capital first letter; other letters are unchanged."""
+    """The text with a capital first letter; other letters are unchanged."""
     return f"{text[:1].upper()}{text[1:]}"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """Return `a`, `a and b`, `a, b and c`."""
+    """`a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 

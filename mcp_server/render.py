@@ -126,7 +126,7 @@ def _is_record(value: object) -> bool:
 
 
 def _values(record: Any) -> Fields:
-    """Return a record's values by field."""
+    """A record's values by field."""
     if is_dataclass(record):
         return {each.name: getattr(record, each.name) for each in fields(record)}
     return record if isinstance(record, Mapping) else dict(record)
@@ -137,7 +137,7 @@ def label_of(field: str) -> str:
 
 
 def _named(record: Any) -> dict[str, Any]:
-    """Return the non-empty fields by their labels, those in FINDINGS first."""
+    """The non-empty fields by their labels, those in FINDINGS first."""
     values = _values(record)
     names = sorted(values, key=lambda name: name not in FINDINGS)
     labelled_values = {label_of(str(name)): values[name] for name in names}
@@ -209,7 +209,7 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
-    """Return the columns of a table of `items`: the fields that are not empty in every row.
+    """The columns of a table of `items`: the fields that are not empty in every row.
 
     Empty if a table does not suit: it needs records of one class, few columns, and only short cells.
     """
@@ -341,7 +341,7 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
 
 
 def _path(source: str, artifacts: Sequence[Artifact]) -> str:
-    """Return the path of a job's file if `source` is its MCP address, else `source`."""
+    """The path of a job's file if `source` is its MCP address, else `source`."""
     found = brief.OF_JOB.fullmatch(source)
     folders = [str(each.path).partition(f"/{found['job']}/") for each in artifacts] if found else []
     known = next((before for before, middle, _ in folders if middle), None)
@@ -369,7 +369,7 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
 
 
 def check_name(decision: str) -> str:
-    """Return the check that a decision of the planner names, without its numbers: `look at indices`."""
+    """The check that a decision of the planner names, without its numbers: `look at indices`."""
     name = PLANNED.sub("", decision)
     if name == decision and " " in name:
         return decision
@@ -398,7 +398,7 @@ def write(result: Record, verbose: bool = False) -> None:
 
 
 def as_text(result: Record, verbose: bool = False) -> str:
-    """Return the result as plain text: no colour, no spaces at the ends of lines."""
+    """The result as plain text: no colour, no spaces at the ends of lines."""
     out = io.StringIO()
     console = Console(file=out, width=PIPE_WIDTH, highlight=False, color_system=None)
     for part in rendered(result, verbose):

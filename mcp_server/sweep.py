@@ -157,7 +157,7 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
 
 
 def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]) -> str:
-    """Return `name`, or else the stem of the first file. A match of a pattern gets its stem added."""
+    """`name`, or else the stem of the first file. A match of a pattern gets its stem added."""
     stems = [Path(arguments[key]).stem for key in patterns]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
     parts = [str(name)] if name is not None else ([] if stems else [plain])
@@ -215,7 +215,7 @@ class Results:
         return self.directory / f"{case.name}-{case.digest}.json"
 
     def known(self, case: SweepCase) -> CaseRecord | None:
-        """Return the stored record if it has a verdict; else None: lost and refused cases run again."""
+        """The stored record if it has a verdict; else None: lost and refused cases run again."""
         try:
             record = CaseRecord.model_validate_json(self.path(case).read_bytes())
         except (OSError, ValidationError):

@@ -44,7 +44,7 @@ class Builder:
         )
 
     def run(self, module: str, words: tuple[str, ...], printed: Path) -> int:
-        """Return the exit status of `python -m MODULE WORDS`, whose output goes into `printed`."""
+        """The exit status of `python -m MODULE WORDS`, whose output goes into `printed`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([module, words, str(printed)]) + "\n")
         return int(self._process.stdout.readline())

@@ -95,7 +95,7 @@ def torch_environment() -> dict[str, str]:
 
 
 def example() -> Path:
-    """Return the package of examples/ranker.py as `make demo` compiles it, beside `good.pt` and `bad.pt`."""
+    """The package of examples/ranker.py as `make demo` compiles it, beside `good.pt` and `bad.pt`."""
     from examples import demo
 
     demo.DIRECTORY.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def example() -> Path:
 
 
 def made_once(target: Path, sources: Sequence[Path], make: Callable[[], None], *flags: str) -> Path:
-    """Return `target`, made by `make` unless the same sources, flags and torch have made it before.
+    """`target`, made by `make` unless the same sources, flags and torch have made it before.
 
     Contents of sources count, because a fresh checkout changes their times. A package refers to lines of its
     sources, which must not change. Parallel test processes share the target: one makes it, others wait.
@@ -131,7 +131,7 @@ def _digest(sources: Sequence[Path], flags: Sequence[str]) -> str:
 
 
 def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, str] = {}) -> Path:
-    """Return `package`, made by `python -m MODULE WORDS FOLDER` if MODULE or its `models.py` has changed.
+    """`package`, made by `python -m MODULE WORDS FOLDER` if MODULE or its `models.py` has changed.
 
     `more` are further variables for the compile.
     """
@@ -147,7 +147,7 @@ def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, st
 
 
 def host_of(source: Path) -> Path:
-    """Return a C++ program, compiled once and linked with the libraries of the installed torch."""
+    """A C++ program, compiled once and linked with the libraries of the installed torch."""
     found = find_spec("torch")
     assert found is not None and found.origin is not None
     torch, target = Path(found.origin).parent, MADE / "hosts" / f"{source.parent.name}-{source.stem}"
@@ -167,7 +167,7 @@ def _run_compiler(argv: Sequence[str]) -> None:
 
 @cache
 def builder(*more: tuple[str, str]) -> Builder:
-    """Return this test process's builder with these further variables, which torch reads when imported."""
+    """This test process's builder with these further variables, which torch reads when imported."""
     started = Builder({**torch_environment(), **dict(more)}, ROOT)
     atexit.register(started.end)
     _STARTED.append(started)
@@ -187,7 +187,7 @@ def no_shared_processes() -> None:
 
 
 def build(name: str) -> Path:
-    """Return the package of the zoo's model `name`."""
+    """The package of the zoo's model `name`."""
     return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.build", name)
 
 

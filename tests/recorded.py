@@ -18,7 +18,7 @@ TEXTS = HOME / "texts.jsonl"
 
 
 def _laid_out() -> Path:
-    """Return a folder with all files, made once for each state of the recordings."""
+    """A folder with all files, made once for each state of the recordings."""
     files = sorted(path for path in HOME.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(bytes(path) + path.read_bytes() for path in files)).hexdigest()[:12]
     target = MADE / "recordings" / digest

@@ -175,7 +175,7 @@ class Followed:
     printed: dict[str, str]
 
     def of(self, start: str) -> str:
-        """Return the output of the block that starts with `start`."""
+        """The output of the block that starts with `start`."""
         (found,) = (text for code, text in self.printed.items() if code.startswith(start))
         return found
 

@@ -50,7 +50,7 @@ OPTIONAL = {
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return every module by its name below `mcp_server`, such as `tools.capture`, or "" for the package."""
+    """Every module by its name below `mcp_server`, such as `tools.capture`, or "" for the package."""
     found = {}
     for path in PRODUCT.rglob("*.py"):
         parts = list(path.relative_to(PRODUCT).with_suffix("").parts)
@@ -84,7 +84,7 @@ def read_imports(name: str) -> Iterator[str]:
 
 
 def level(name: str) -> int:
-    """Return the number of a module's layer; 0 is the top."""
+    """The number of a module's layer; 0 is the top."""
     parts = name.split(".")
     return next(LEVEL[key] for n in range(len(parts), -1, -1) if (key := ".".join(parts[:n])) in LEVEL)
 
@@ -119,7 +119,7 @@ CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setde
 
 
 def root_of(node: ast.expr) -> str:
-    """Return `case` for `case.call.request["x"]`."""
+    """`case` for `case.call.request["x"]`."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -210,7 +210,7 @@ MOST_DEEP = 348
 
 @cache
 def imported() -> tuple[tuple[str, str, str], ...]:
-    """Return file, module and name of each import from a module in a test file."""
+    """File, module and name of each import from a module in a test file."""
     return tuple(_imported())
 
 

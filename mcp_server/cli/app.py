@@ -400,7 +400,7 @@ def sweep(
 
 
 def exit_of(found: Sweep) -> Exit:
-    """Return 2 if any case gave no verdict, else 1 if any has a fault, else 3 if any is open, else 0."""
+    """2 if any case gave no verdict, else 1 if any has a fault, else 3 if any is open, else 0."""
     codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
     return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 

@@ -44,7 +44,7 @@ OF_OUTCOME = {
 
 
 def exit_code(result: Record) -> Exit:
-    """Return the exit code of a result, from its `outcome` or from the faults in its other fields."""
+    """The exit code of a result, from its `outcome` or from the faults in its other fields."""
     code = OF_OUTCOME.get(getattr(result, "outcome", ""))
     if code in (Exit.OK, Exit.FAULT):
         return code

@@ -194,7 +194,7 @@ def arguments_of(model: type[args.Arguments], given: Mapping[str, Any]) -> args.
 
 
 def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
-    """Return the arguments that TARGET and ARGS fill, by the name of the target and the content of a .pt2."""
+    """The arguments that TARGET and ARGS fill, by the name of the target and the content of a .pt2."""
     if target.endswith(".py"):
         return {"script": target, "script_args": rest}
     if target.endswith(TENSOR_FILES):
@@ -259,7 +259,7 @@ LIKE = 0.75  # difflib ratio: --symptm is similar to --symptom, --batch to no op
 
 
 def explained(error: Any, words: Sequence[str]) -> ProblemError:
-    """Return the problem that click found in the command line `words`."""
+    """The problem that click found in the command line `words`."""
     context = getattr(error, "ctx", None)
     option, wrong = getattr(error, "option_name", None), getattr(error, "param", None)
     if type(error).__name__ == "NoSuchOption" and context is not None:
@@ -283,7 +283,7 @@ def explained(error: Any, words: Sequence[str]) -> ProblemError:
 
 
 def spelled_out(next_call: str, words: Sequence[str]) -> str:
-    """Return `diagnose` as a whole command, with the arguments of `words`, if it takes them all."""
+    """`diagnose` as a whole command, with the arguments of `words`, if it takes them all."""
     known = {option_of(name) for name, _ in args.fields_of(args.DiagnoseArguments)} | {"-i", "--json"}
     given = {word.partition("=")[0] for word in words if word.startswith("-")}
     if next_call != "diagnose" or not given <= known:
@@ -292,7 +292,7 @@ def spelled_out(next_call: str, words: Sequence[str]) -> str:
 
 
 def corrected(what: str, words: Sequence[str]) -> str:
-    """Return the command line, corrected by the `did you mean` suggestion in `what`. Empty if unsure."""
+    """The command line, corrected by the `did you mean` suggestion in `what`. Empty if unsure."""
     meant = _MEANT.search(what)
     names = [word.rpartition("/")[2] for word in words]  # a suggestion for a file has no folder
     lower = [name.lower() for name in names]
@@ -305,7 +305,7 @@ def corrected(what: str, words: Sequence[str]) -> str:
 
 
 def example_like(words: Sequence[str], epilog: str) -> str:
-    """Return the command's example that has most of `words`, with the caller's own files. Empty if none."""
+    """The command's example that has most of `words`, with the caller's own files. Empty if none."""
 
     def kind(word: str) -> str:
         ending = Path(word).suffix

@@ -66,7 +66,7 @@ def say(line: str) -> None:
 
 
 async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, BaseModel | None, int]:
-    """Return the job's last state, its result, and the signal that ended it (0 if none did)."""
+    """The job's last state, its result, and the signal that ended it (0 if none did)."""
     async with Manager.open(open_store()) as manager:
         arguments, again = resumed(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments), again=again)

@@ -143,7 +143,7 @@ class Built:
 async def diagnose_call(
     context: Context, workload: PackageWorkload, built: Built, *, budget_s: float
 ) -> tuple[Verdict, float]:
-    """Return a verdict (`cost`, or `no_fault` with the times), and the seconds of a single call."""
+    """A verdict (`cost`, or `no_fault` with the times), and the seconds of a single call."""
     if workload.inputs is None:
         raise ProblemError("timing a call needs inputs", allowed=INPUTS_HELP)
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
@@ -318,7 +318,7 @@ def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) 
 
 
 def _party(found: Found, view: PackageView) -> Component:
-    """Return the first launch of a signal, else the model lines that a change replaced, else the build."""
+    """The first launch of a signal, else the model lines that a change replaced, else the build."""
     if not found.launches and not found.lines:
         return Component(kind="environment", name=found.signal.name)
     if not found.launches:
@@ -337,7 +337,7 @@ def _of_what(pairs: PairsTimed) -> str:
 
 
 def _name(launch: Launch, view: PackageView) -> str:
-    """Return the kernel of a launch, or the operator that it calls through the proxy executor."""
+    """The kernel of a launch, or the operator that it calls through the proxy executor."""
     return view.package.proxy_target(launch.proxy_index) or launch.kernel
 
 
@@ -407,7 +407,7 @@ def symbols_of(view: PackageView) -> list[str]:
 
 
 def source_of(names: Sequence[str], words: int) -> str:
-    """Return the C source of the forwarders."""
+    """The C source of the forwarders."""
     registers = [f"long a{n}" for n in range(6)] + [f"double d{n}" for n in range(8)]
     parameters = [*registers, *(f"long s{n}" for n in range(words))]
     count = len(names)

@@ -220,7 +220,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten
 def _without_loop(
     loops: list[TracedLine], configs: dict[str, object], rolled: CapturedAttempts | None
 ) -> list[_Change]:
-    """Return one rewrite of an unrolled loop with which the export passed. Empty if there is none."""
+    """One rewrite of an unrolled loop with which the export passed. Empty if there is none."""
     if rolled is None:
         return []
     tried = [each for each in rolled.attempts if each.outcome == "passes"]
@@ -238,7 +238,7 @@ def _without_loop(
 
 
 def _of_loop(line: TracedLine) -> tuple[Component, str, str]:
-    """Return component, headline and reason for a Python loop, each pass of which becomes separate code."""
+    """Component, headline and reason for a Python loop, each pass of which becomes separate code."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
     party = Component(kind="op", name=line.code, model_locations=[place])
@@ -377,7 +377,7 @@ def _loaded_again(loads: Sequence[CapturedLoad], took: str) -> _Words:
 
 
 def _between_calls(seen: Capture, seconds: float) -> _Words | None:
-    """Return a loss if the program's own code between calls takes longer than the calls."""
+    """A loss if the program's own code between calls takes longer than the calls."""
     calls = calls_in_turn(seen.calls)
     own, each = len(calls) * seconds, f"{counted(len(calls), 'call')} of {told(seconds)}"
     gaps = (after.began_cpu - before.ended_cpu for before, after in pairwise(calls))
@@ -401,7 +401,7 @@ COMPILE_ONCE = (
 
 
 def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
-    """Return the times in words, and the line that compiled several times, if the calls took less time."""
+    """The times in words, and the line that compiled several times, if the calls took less time."""
     lines = [each.location for each in seen.compiles if each.location is not None]
     line = max(lines, key=lines.count, default=None)
     took = sum(each.seconds or 0.0 for each in seen.compiles if each.location == line)
@@ -413,7 +413,7 @@ def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
 
 
 def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
-    """Return the calls of the thread that made the last call. Empty if they are few."""
+    """The calls of the thread that made the last call. Empty if they are few."""
     last = calls[-1] if calls else None
     found = [
         each for each in calls if last is not None and (each.pid, each.thread) == (last.pid, last.thread)
@@ -507,7 +507,7 @@ async def diagnose_load(context: Context, subject: _Subject, loads: Sequence[Cap
 
 
 def _most_of(view: PackageView) -> str:
-    """Return a sentence on the constant that has most of the weights. Empty if none has half of them."""
+    """A sentence on the constant that has most of the weights. Empty if none has half of them."""
     whole = sum(each.bytes for each in view.package.constants)
     largest = max(view.package.constants, key=lambda each: each.bytes, default=None)
     if largest is None or largest.bytes < MOST_OF_WEIGHTS * whole:
@@ -538,7 +538,7 @@ async def _without_weights(context: Context, workload: PackageWorkload, subject:
 def _of_loads(
     context: Context, times: list[list[LoadedIn]], loads: Sequence[CapturedLoad], most: str
 ) -> Verdict:
-    """Return the largest loss: repeated loads, the test of the processor, or the weights."""
+    """The largest loss: repeated loads, the test of the processor, or the weights."""
     plain, quick, *rest = times
     usual, without = (told(_middle(each)) for each in (plain, quick))
     said = f"The load takes {usual} of processor time, {without} with {ISA_OK}=1"
@@ -581,7 +581,7 @@ def _middle(times: Sequence[LoadedIn]) -> float:
 
 
 def _ratio(before: Sequence[LoadedIn], after: Sequence[LoadedIn]) -> float:
-    """Return the smallest ratio, before to after, of any pair."""
+    """The smallest ratio, before to after, of any pair."""
     return min(a.cpu / max(b.cpu, 1e-3) for a, b in zip(before, after, strict=True))
 
 

@@ -213,7 +213,7 @@ def _elements(view: PackageView, name: str) -> int:
 
 
 def _in_source(pattern: str) -> Callable[[PackageView], list[Launch]]:
-    """Return a function that finds launches of kernels whose source matches the pattern."""
+    """A function that finds launches of kernels whose source matches the pattern."""
     wanted = re.compile(pattern)
 
     def find(view: PackageView) -> list[Launch]:
@@ -244,7 +244,7 @@ def _one_hot_products(view: PackageView) -> list[Launch]:
 
 
 def _called(pattern: re.Pattern[str], least: int = 1) -> Callable[[PackageView], list[Launch]]:
-    """Return a function that finds launches of matching operators, if there are at least `least`."""
+    """A function that finds launches of matching operators, if there are at least `least`."""
 
     def find(view: PackageView) -> list[Launch]:
         found = [each for each in view.wrapper.launches if pattern.search(each.callee)]
@@ -375,7 +375,7 @@ SIGNALS = (
 
 
 def signals_of(view: PackageView) -> list[Found]:
-    """Return the signals of a package, in the order of the table."""
+    """The signals of a package, in the order of the table."""
     launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # signals may share `find`
     found = (Found(signal, launches[signal.find]) for signal in SIGNALS)
     return [each for each in found if each.launches]

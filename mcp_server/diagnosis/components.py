@@ -119,7 +119,7 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Return why the call cannot be made outside its program, if an operator is missing in `run`.
+    """Why the call cannot be made outside its program, if an operator is missing in `run`.
 
     Empty if none is, or if the program lacks it as well.
     """
@@ -234,7 +234,7 @@ def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """Return `test`, or None after a trial that proved nothing, so that the trial clears no suspect."""
+    """`test`, or None after a trial that proved nothing, so that the trial clears no suspect."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 

@@ -61,7 +61,7 @@ OBSERVATIONS: tuple[type[Observation], ...] = tuple(
 
 
 def observations() -> list[Observation]:
-    """Return new instances of all observations, because some count their rounds."""
+    """New instances of all observations, because some count their rounds."""
     return [make() for make in OBSERVATIONS]
 
 
@@ -89,7 +89,7 @@ CLOSING_S = 0.8  # time to end running processes, and to weigh what is known
 async def diagnose_recording(
     context: Context, folder: Path, workload: PackageWorkload, *, budget_s: float, symptom: Symptom
 ) -> Verdict:
-    """Return a verdict on a recording's most informative call, or on the kernel captures in `folder`.
+    """A verdict on a recording's most informative call, or on the kernel captures in `folder`.
 
     Raises `ProblemError`, which says what was not kept, if no call can be repeated.
     """
@@ -116,7 +116,7 @@ async def diagnose(
     attached: Attached | None = None,
     in_place: bool = False,
 ) -> Verdict:
-    """Return a verdict on `workload` within `budget_s` seconds.
+    """A verdict on `workload` within `budget_s` seconds.
 
     Waiting for a GPU does not count. Exports and compiles that make progress do not count either, up to
     `budget_s` seconds. `log` is the output of a failing run, and the only source if there is no workload.
@@ -199,7 +199,7 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
 
 
 def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:
-    """Return the verdict with `proof.py` as an artifact, if a few lines can repeat its experiment."""
+    """The verdict with `proof.py` as an artifact, if a few lines can repeat its experiment."""
     trial = removing(best, case)
     proof = None
     if trial is not None:
@@ -243,7 +243,7 @@ def detect(case: DiagnosisState) -> list[Suspect]:
 def choose(
     observations: Sequence[Observation], case: DiagnosisState, *, whatever_it_takes: bool = False
 ) -> list[Observation]:
-    """Return the best observation, and one that can run at the same time. Empty if none is worth its time.
+    """The best observation, and one that can run at the same time. Empty if none is worth its time.
 
     An observation longer than the remaining budget is tried only if there is no other and nothing has
     run yet.

@@ -94,7 +94,7 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
 
 
 def _made_in_eager(lines: list[ModelLocation], case: DiagnosisState) -> list[ModelLocation]:
-    """Return the lines that make a bad value in eager mode, or all lines if none does."""
+    """The lines that make a bad value in eager mode, or all lines if none does."""
     made = _bad_in_eager(case)
     return [line for line in lines if (line.file, line.line) in made] or lines
 
@@ -457,7 +457,7 @@ def _without_value(operation: Operation) -> bool:
 
 
 def _limit(condition: Condition) -> tuple[str, str]:
-    """Return for which values the expression is valid: in words, and as a comparison or ""."""
+    """For which values the expression is valid: in words, and as a comparison or ""."""
     low, high = condition.low, condition.high
     if is_next_to_0(low, high):
         return "different from 0", ""

@@ -215,7 +215,7 @@ def _of_the_call(statement: ast.Assign | ast.Expr) -> bool:
 
 
 def _judge(trial: Trial, case: DiagnosisState) -> str | None:
-    """Return the line that rejects bad outputs. Empty if the call itself fails, None if no code can judge."""
+    """The line that rejects bad outputs. Empty if the call itself fails, None if no code can judge."""
     failure = trial.before.failure
     if failure in ("exception", "signal"):
         return ""

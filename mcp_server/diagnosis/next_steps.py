@@ -182,7 +182,7 @@ def _without_suspect(arguments: Arguments, workload: Workload, case: DiagnosisSt
 def _of_suspect(
     best: Suspect, arguments: Arguments, workload: Workload, case: DiagnosisState
 ) -> list[NextStep] | None:
-    """Return the steps for this suspect. None: the tool of its category shows most."""
+    """The steps for this suspect. None: the tool of its category shows most."""
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs are wrong for no visible reason. The exported program or the right weights show the cause.
         step = _with_weights("try the intended weights", arguments, expect=str(case.symptom.expect))

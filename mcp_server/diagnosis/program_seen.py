@@ -342,7 +342,7 @@ class ProgramSeen:
 
     @property
     def otherwise_alone(self) -> OtherOutput | None:
-        """Return the first output that differs between the program and the call in a fresh process.
+        """The first output that differs between the program and the call in a fresh process.
 
         None if there is none, or if the sums of the outputs are unknown.
         """

@@ -56,7 +56,7 @@ class Suspect:
 
     @property
     def key(self) -> str:
-        """Return the identity of the cause: suspects with the same key are views of one cause."""
+        """The identity of the cause: suspects with the same key are views of one cause."""
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property

@@ -179,7 +179,7 @@ async def _intervention(
 
 
 def with_constants(file: Path) -> Intervention:
-    """Return the intervention that loads the constants of a file."""
+    """The intervention that loads the constants of a file."""
     return Intervention(
         key=f"constant:file:{file}",
         kind=Kind.CONSTANT,
@@ -192,13 +192,13 @@ def with_constants(file: Path) -> Intervention:
 
 
 def _given(file: Path) -> str:
-    """Return the code of an update like that of the trial: names that the package lacks would be rejected."""
+    """The code of an update like that of the trial: names that the package lacks would be rejected."""
     known = known_only(f'torch.load("{file}")', package="loader")
     return f"loader.load_constants(\n    {known},\n    check_full_update=False,\n)"
 
 
 def with_variables(env: Mapping[str, str]) -> Intervention:
-    """Return the intervention that sets environment variables for the call."""
+    """The intervention that sets environment variables for the call."""
     settings = [f"{name}={value}" for name, value in env.items()]
     return Intervention(
         key=f"environment:{','.join(settings)}",

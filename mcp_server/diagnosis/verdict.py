@@ -87,7 +87,7 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
-    """Return a key that is larger for a more specific view. Weak views and views from a log are smallest."""
+    """A key that is larger for a more specific view. Weak views and views from a log are smallest."""
     from_log_alone = bool(suspect.evidence) and not suspect.steps
     return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
 
@@ -96,7 +96,7 @@ _FAILS_STILL = (Effect.SAME, Effect.CHANGED)
 
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
-    """Return the trials of the interventions that would remove the suspect, if they were made.
+    """The trials of the interventions that would remove the suspect, if they were made.
 
     If a change alone leaves a failure, but together with others leaves none, the trial of all counts.
     """
@@ -109,7 +109,7 @@ def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
 
 
 def _joint(case: DiagnosisState) -> Trial | None:
-    """Return the trial of the fewest changes that together remove the failure, if all are needed."""
+    """The trial of the fewest changes that together remove the failure, if all are needed."""
     tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
     together = (t for t in case.trials.values() if t.gone and t.proves and t.intervention.parts)
     for trial in sorted(together, key=lambda trial: len(trial.intervention.parts)):
@@ -157,7 +157,7 @@ def _decides(trial: Trial) -> bool:
 
 
 def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
-    """Return `proven` for a cause, `likely` if a step saw the mechanism, otherwise `possible`."""
+    """`proven` for a cause, `likely` if a step saw the mechanism, otherwise `possible`."""
     if suspect.weak:
         return "possible"
     if is_cause(suspect, case):
@@ -208,7 +208,7 @@ MAX_RULED_OUT = 6
 
 
 def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context) -> Verdict:
-    """Return the verdict on what is known now: a fault, no fault, or inconclusive."""
+    """The verdict on what is known now: a fault, no fault, or inconclusive."""
     order = ranked(suspects, case)
     best = order[0] if order else None
     outcome = _outcome(best, case)
@@ -332,7 +332,7 @@ def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
-    """Return all proven causes, starting with those that must be fixed first.
+    """All proven causes, starting with those that must be fixed first.
 
     The first cause has no lines, summary or trial, because the verdict has them.
     """
@@ -360,12 +360,12 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def another_failure(suspect: Suspect, case: DiagnosisState) -> Trial | None:
-    """Return the trial that removed this cause and left another failure. None if there is none."""
+    """The trial that removed this cause and left another failure. None if there is none."""
     return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.CHANGED), None)
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
-    """Return what to ship: the change that ran if it can be shipped, otherwise the suspect's advice."""
+    """What to ship: the change that ran if it can be shipped, otherwise the suspect's advice."""
     trial, advice = removing(suspect, case), suspect.fix
     if trial is None or trial.intervention.hides:
         return advice
@@ -455,7 +455,7 @@ def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:
 
 
 def _worded(trial: Trial, suspect: Suspect) -> Intervention:
-    """Return the trial's intervention as the suspect words it."""
+    """The trial's intervention as the suspect words it."""
     same = (each for each in suspect.interventions if each.key == trial.intervention.key)
     return next(same, trial.intervention)
 
@@ -538,7 +538,7 @@ def _without_fault(
 
 
 def _unknown_cause(case: DiagnosisState) -> str:
-    """Return the headline of an inconclusive verdict without a suspect."""
+    """The headline of an inconclusive verdict without a suspect."""
     if unseen_symptom(case):
         return "symptom not seen"
     if case.never_reached and case.ended_well:

@@ -109,7 +109,7 @@ def _non_finite(case: DiagnosisState) -> str:
 
 
 def call_of(case: DiagnosisState) -> CallNumber | None:
-    """Return which call of its process was examined. None if the program was not followed."""
+    """Which call of its process was examined. None if the program was not followed."""
     if case.taken is not None:
         return case.taken.number
     call = case.suspect_call
@@ -210,7 +210,7 @@ _IN_CPP = {"int64": "kLong", "int32": "kInt", "float64": "kDouble", "float32": "
 
 
 def in_cpp(code: str | None) -> str | None:
-    """Return Python code of a fix in C++. None if it has no short form."""
+    """Python code of a fix in C++. None if it has no short form."""
     check = _REJECTING.fullmatch(code or "")
     if check is not None and not _ONLY_PYTHON.search(check["when"]):
         when = re.sub(r"\.shape\[(\d+)\]", r".size(\1)", check["when"])
@@ -221,7 +221,7 @@ def in_cpp(code: str | None) -> str | None:
 
 
 def _changed_in_cpp(line: str) -> str:
-    """Return a line that changes an argument in C++. Empty if it has no short form."""
+    """A line that changes an argument in C++. Empty if it has no short form."""
     found = _CHANGING.fullmatch(line)
     dtype = _IN_CPP.get(found["dtype"]) if found is not None and found["dtype"] else ""
     if found is None or dtype is None:
@@ -243,7 +243,7 @@ SPOKEN = (
 
 
 def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
-    """Return the verdict with the caller's names for inputs. Commands and components keep `args[0]`."""
+    """The verdict with the caller's names for inputs. Commands and components keep `args[0]`."""
 
     def named(value: Any) -> Any:
         if isinstance(value, str):
@@ -257,7 +257,7 @@ def in_callers_words(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
 
 
 def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
-    """Return the line with `method` called on argument number `place`. Empty unless one call matches."""
+    """The line with `method` called on argument number `place`. Empty unless one call matches."""
     given = _given(line, place, arguments)
     if given is None:
         return ""
@@ -268,7 +268,7 @@ def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
 
 
 def _given(line: str, place: int, arguments: int) -> ast.expr | None:
-    """Return argument number `place` of the only matching call in a line. None if unsure."""
+    """Argument number `place` of the only matching call in a line. None if unsure."""
     try:
         calls = [each for each in ast.walk(ast.parse(line)) if isinstance(each, ast.Call)]
     except (SyntaxError, ValueError, RecursionError):

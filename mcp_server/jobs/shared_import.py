@@ -148,7 +148,7 @@ class Imported:
 
 
 def _state(path: str) -> State:
-    """Return what changes when a file is written or replaced, or when a directory's content changes."""
+    """What changes when a file is written or replaced, or when a directory's content changes."""
     try:
         found = os.stat(path)  # noqa: PTH116 - thousands of them, for each job
     except OSError:
@@ -157,12 +157,12 @@ def _state(path: str) -> State:
 
 
 def early(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that something may read during the import."""
+    """The variables that something may read during the import."""
     return {name: value for name, value in env.items() if name not in READ_LATE}
 
 
 def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
-    """Return what must be equal for two commands to share a fork server.
+    """What must be equal for two commands to share a fork server.
 
     The working directory counts only if PYTHONPATH is relative to it.
     """
@@ -245,7 +245,7 @@ class SharedImport:
             self.servers.append(self.home.take(command, modules, before, directory))
 
     async def starter(self, operation: str, command: Command) -> Starter:
-        """Return how to start `command`, a worker that carries out `operation` with no wrapper before it."""
+        """How to start `command`, a worker that carries out `operation` with no wrapper before it."""
         if not OPERATIONS[operation].forks or "LD_PRELOAD" in command.env:
             return Child.start
         if not self.servers:

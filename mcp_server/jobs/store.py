@@ -286,7 +286,7 @@ class Store:
 
 
 def read_metadata(path: Path) -> tuple[str, int]:
-    """Return kind and number of the job in a folder; ("", 0) if its record was never completely written."""
+    """Kind and number of the job in a folder; ("", 0) if its record was never completely written."""
     try:
         record = read_json((path / "job.json").read_bytes())
         return str(record["kind"]), int(record["number"])

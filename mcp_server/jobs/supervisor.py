@@ -124,7 +124,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children"), root
 
 
 def program_of(pid: int) -> bytes:
-    """Return the name of a running process. Empty if the process has ended."""
+    """The name of a running process. Empty if the process has ended."""
     try:
         with open(proc(pid, "stat"), "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")

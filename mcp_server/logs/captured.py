@@ -546,7 +546,7 @@ def _ended(end: Facts) -> dict[str, object]:
 
 
 def _of_phase(event: Facts) -> Facts:
-    """Return the fields of a phase. `file` is None if the file no longer exists."""
+    """The fields of a phase. `file` is None if the file no longer exists."""
     facts = {**event, "copy_path": event.get("copy")}
     frames = event.get("frames")
     if isinstance(frames, list):
@@ -558,7 +558,7 @@ def _of_phase(event: Facts) -> Facts:
 
 
 def _built(kind: type[R], facts: Facts) -> list[R]:
-    """Return a list with the record, or an empty list if the event is damaged."""
+    """A list with the record, or an empty list if the event is damaged."""
     try:
         return [kind.model_validate(facts)]
     except ValidationError:
@@ -620,7 +620,7 @@ BUILDS = {"exporting": "exporting", **dict.fromkeys(("compiling", "attempting"),
 
 
 def building(directory: Path) -> str:
-    """Return what a process does in `directory`: `exporting`, `compiling` or `importing torch`; else ""."""
+    """What a process does in `directory`: `exporting`, `compiling` or `importing torch`; else ""."""
     if any(directory.glob("importing-*")):
         return "importing torch"
     events = (_last_event(journal).get("event") for journal in directory.glob("*.jsonl"))
@@ -628,7 +628,7 @@ def building(directory: Path) -> str:
 
 
 def _last_event(journal: Path) -> Facts:
-    """Return the last event of a journal. Empty if the last line is cut or is not an event."""
+    """The last event of a journal. Empty if the last line is cut or is not an event."""
     with journal.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         last = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -151,7 +151,7 @@ def _with_frame(access: Access, frame: NativeFrame) -> Access:
 
 
 def _access(error: re.Match[str]) -> Access:
-    """Return the access that the first line of a sanitizer's report names."""
+    """The access that the first line of a sanitizer's report names."""
     reported = _ADDRESS.search(error["rest"])
     address = int(reported["address"], 16) if reported else None
     # An address beyond the end of the address space has no shadow. Looking up the shadow then causes
@@ -291,7 +291,7 @@ def _triple(text: str) -> Triple | None:
 
 
 def _device_kind(exception: str) -> str:
-    """Return the kind of an exception such as `Warp Misaligned Address` or `CUDBG_EXCEPTION_WARP_ASSERT`."""
+    """The kind of an exception such as `Warp Misaligned Address` or `CUDBG_EXCEPTION_WARP_ASSERT`."""
     name = exception.lower()
     return "assert" if "assert" in name else "misaligned" if "misaligned" in name else "invalid_access"
 

@@ -29,12 +29,12 @@ OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Return texts without digits, one of which is in every match of the pattern. Empty if there are none."""
+    """Texts without digits, one of which is in every match of the pattern. Empty if there are none."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 
 def _required(parsed: Any) -> set[str]:
-    """Return a set of texts, at least one of which a match must contain: of several sets the best filter."""
+    """A set of texts, at least one of which a match must contain: of several sets the best filter."""
     found: list[set[str]] = []
     run = {""}  # the alternatives for the text read so far
 

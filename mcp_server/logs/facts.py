@@ -168,7 +168,7 @@ class LogFacts:
 
 
 def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
-    """Return the last traceback with the exceptions that led to it, the original one first."""
+    """The last traceback with the exceptions that led to it, the original one first."""
     chain: list[PythonException] = []
     for exception in reversed(exceptions):
         chain.insert(0, exception)

@@ -282,7 +282,7 @@ def _shown(when: str, what: str, written: set[str]) -> str:
 
 
 def _number(text: str) -> float:
-    """Return the printed number, or 0 if the text is not a number."""
+    """The printed number, or 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -133,7 +133,7 @@ class _Reader:
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
-        """Return the exception to which this line belongs, and whether the line is only a traceback frame."""
+        """The exception to which this line belongs, and whether the line is only a traceback frame."""
         key = f"{line.process}|{line.source}"
         reader = self._tracebacks.get(key)
         if reader is None or not reader.busy:

@@ -77,14 +77,14 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
 def _changed(
     error: ErrorFact, family: str = "", candidates: tuple[Category, ...] = (), **fields: str
 ) -> ErrorFact:
-    """Return a copy of the error with another family, other candidates, or more fields."""
+    """A copy of the error with another family, other candidates, or more fields."""
     row = BY_ID[family] if family else error.family
     candidates = candidates or (row.candidates if family else error.candidates)
     return replace(error, family=row, candidates=candidates, fields={**error.fields, **fields})
 
 
 def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    """Return `candidates` with `category` moved or added to the front. None changes nothing."""
+    """`candidates` with `category` moved or added to the front. None changes nothing."""
     return (category, *(other for other in candidates if other != category)) if category else candidates
 
 
@@ -120,7 +120,7 @@ def _exception_family(exception: PythonException) -> str:
 
 
 def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """Return the last exception of the log as an error. None if a family matched it or one that led to it."""
+    """The last exception of the log as an error. None if a family matched it or one that led to it."""
     chain = last_chain(exceptions)
     if not chain or any(error.exception in chain for error in errors):
         return None
@@ -132,7 +132,7 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 
 
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """Return the error of the highest rank; of several, one that ended the program, or else the first.
+    """The error of the highest rank; of several, one that ended the program, or else the first.
 
     An error ended the program if it belongs to the chain of the last traceback: the program survived earlier
     tracebacks. Noise is never the root, nor is an exception with which the program reported a known error.
@@ -270,7 +270,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
 
 
 def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root, reclassified if another error of its process explains it."""
+    """The root, reclassified if another error of its process explains it."""
     by_id = {error.family.id: error for error in reversed(known)}
     limit = next((e for e in known if e.fields.get("detail") == "Too many open files"), None)
     if limit is not None and root.family.id == "zip_open":
@@ -313,7 +313,7 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root, reclassified if the compiler, the processor or the file format explains it."""
+    """The root, reclassified if the compiler, the processor or the file format explains it."""
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id == "cpp_header" and compiler is not None and "." not in header:
@@ -337,7 +337,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root, reclassified if the generated code reported that an operator call raised it."""
+    """The root, reclassified if the generated code reported that an operator call raised it."""
     logged = root.family.id == "shim_exception"
     if not logged and "unclassified" not in root.family.tags:
         return root
@@ -350,7 +350,7 @@ def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact
 
 
 def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root, reclassified if it was raised inside a user's Python operator that torch called.
+    """The root, reclassified if it was raised inside a user's Python operator that torch called.
 
     Out-of-memory and late CUDA errors are excluded because they can surface in any operator. The field `node`
     is the number of the operator's node in the package, if the log has it.

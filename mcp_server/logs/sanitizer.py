@@ -149,7 +149,7 @@ class SanitizerReader:
         self._head, self._body, self._frames, self._launch = "", [], [], ""
 
     def report(self) -> SanitizerReport:
-        """Return the report of the lines read so far."""
+        """The report of the lines read so far."""
         self._end_record()
         return SanitizerReport(
             sites=tuple(replace(site, count=self._counts[key]) for key, site in self._sites.items()),
@@ -174,7 +174,7 @@ def _number(text: str | None) -> int:
 
 
 def _place(head: str, texts: list[str], frames: list[str]) -> tuple[str, str, int | None]:
-    """Return kernel, file and line of a record."""
+    """Kernel, file and line of a record."""
     # racecheck names the location in the header, after the words " access at ".
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)

@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 def clean(raw: str) -> str:
-    """Return the last version of a redrawn line, without escapes and control characters."""
+    """The last version of a redrawn line, without escapes and control characters."""
     text = raw.rstrip("\r\n")
     if not text.isprintable():
         versions = [without_controls(version) for version in text.split("\r")]
@@ -62,7 +62,7 @@ def clean(raw: str) -> str:
 
 
 def bound(text: str, limit: int = 500) -> str:
-    """Return at most `limit` characters of `text`."""
+    """At most `limit` characters of `text`."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -116,7 +116,7 @@ def kernel_message(text: str) -> str:
 
 
 def short_message(text: str) -> str:
-    """Return the message of a kernel in `text`, or else the first line without its prefix, shortened."""
+    """The message of a kernel in `text`, or else the first line without its prefix, shortened."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     first = _ARGUMENTS.sub("(...)", _PREFIX.sub("", first).strip())
     return kernel_message(text) or bound(first, _LONGEST_MESSAGE)

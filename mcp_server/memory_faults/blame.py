@@ -22,7 +22,7 @@ class BlameRules:
         self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
 
     def blame(self) -> Blame:
-        """Return the result of the first rule that applies; the last rule always does."""
+        """The result of the first rule that applies; the last rule always does."""
         rules: tuple[Callable[[], Blame | None], ...] = (
             self._unwritten,
             self._host,
@@ -241,12 +241,12 @@ class BlameRules:
         return next((a.access.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _maker(self, variable: str) -> Launch | None:
-        """Return the last launch before this one that wrote `variable`. None for inputs and constants."""
+        """The last launch before this one that wrote `variable`. None for inputs and constants."""
         numbers = self.view.flow.writing_launches(variable, self.launch.index)
         return self.view.wrapper.launches[numbers[0]] if numbers else None
 
     def _name(self, launch: Launch) -> str:
-        """Return the custom operator that the launch calls, or its kernel."""
+        """The custom operator that the launch calls, or its kernel."""
         return self.view.package.proxy_target(launch.proxy_index) or launch.symbol or launch.kernel
 
     def _origin(self, variable: str, category: Category, reasons: list[str]) -> Blame:

@@ -189,7 +189,7 @@ def _at_the_end(
 def _last_seen(
     evidence: Evidence, number: int, run: tuple[int, int, int] | None = None
 ) -> JournalLaunch | None:
-    """Return the newest journal entry of launch `number`, in call `run` if given; else None."""
+    """The newest journal entry of launch `number`, in call `run` if given; else None."""
     launches = evidence.journal.launches if evidence.journal else ()
     fitting = [n for n in launches if n.launch == number and (run is None or n.run == run)]
     return fitting[-1] if fitting else None

@@ -75,7 +75,7 @@ class Situation:
         return {a.name: a for a in self.launch.arguments if a.name}
 
     def tensor(self, parameter: str) -> TensorFacts | None:
-        """Return the tensor passed for a parameter. None if no journal recorded it."""
+        """The tensor passed for a parameter. None if no journal recorded it."""
         found = self.arguments.get(parameter)
         return found.tensor if found else None
 
@@ -240,7 +240,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
 
 
 def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
-    """Return where the access lies relative to the tensor, and the gap in bytes."""
+    """Where the access lies relative to the tensor, and the gap in bytes."""
     if situation.view.package.device_type == "cuda" and tensor.device == "cpu":
         return "host", None
     start, end = extent(tensor)
@@ -365,7 +365,7 @@ def _room(
     wraps: bool,
     plain: bool,
 ) -> dict[str, Any]:
-    """Return the range seen, and the range [lowest, limit) outside which every access is out of bounds.
+    """The range seen, and the range [lowest, limit) outside which every access is out of bounds.
 
     The other terms are assumed to stay within the tensor. An index that wraps may be as low as -limit. If the
     factor is unknown, a `plain` index is compared with the number of elements.

@@ -409,7 +409,7 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def closest(name: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or nothing if no name is similar or has `name` as one of its words."""
+    """` (did you mean 'x'?)`, or nothing if no name is similar or has `name` as one of its words."""
     known = list(names)
     words = [each for each in known if name in each.split("_")]
     matches = words or difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)

@@ -480,7 +480,7 @@ RUN_TOOL = "run_tool"  # the tool that calls the others
 
 
 def as_listed(step: NextStep) -> NextStep:
-    """Return the step as a call that an MCP client can make, whichever tools it lists."""
+    """The step as a call that an MCP client can make, whichever tools it lists."""
     if step.tool in CORE:
         return step
     called = {"tool": step.tool, "arguments": step.arguments}
@@ -507,13 +507,13 @@ def in_shell_words(text: str) -> str:
 
 
 def _target(arguments: Mapping[str, Any], fields: Mapping[str, object]) -> list[str]:
-    """Return the argument that is given as TARGET: a script or package, by its suffix. Empty if none."""
+    """The argument that is given as TARGET: a script or package, by its suffix. Empty if none."""
     kinds = {"script": ".py", "package": ".pt2"} if "script" in fields else {}
     return [name for name, end in kinds.items() if str(arguments.get(name, "")).endswith(end)][:1]
 
 
 def command_line(step: NextStep) -> str:
-    """Return the shell command equivalent to a suggested tool call. Required arguments are positional."""
+    """The shell command equivalent to a suggested tool call. Required arguments are positional."""
     fields = next((op.arguments.model_fields for op in OPERATIONS if op.name == step.tool), {})
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
     target = [] if required or "script_args" in step.arguments else _target(step.arguments, fields)

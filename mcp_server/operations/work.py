@@ -139,7 +139,7 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
 
 
 async def _python_for(arguments: Any) -> Path:
-    """Return the interpreter that the operation runs. Most operations run none, so none is searched for."""
+    """The interpreter that the operation runs. Most operations run none, so none is searched for."""
     if not isinstance(arguments, RunArguments):
         return Path(sys.executable)
     if arguments.python:

@@ -58,7 +58,7 @@ APPLIES_TO = {
 
 
 def workload_of(given: args.ProgramArguments) -> Workload:
-    """Return the one workload that the arguments name; relative paths start at `cwd`."""
+    """The one workload that the arguments name; relative paths start at `cwd`."""
     kinds = chosen_kinds(given)
     if isinstance(given, args.DiagnoseArguments) and kinds == ["package", "exported"]:
         kinds = ["package"]  # the program is only the reference (see `symptom_of`)
@@ -98,7 +98,7 @@ def chosen_kinds(given: args.ProgramArguments) -> list[str]:
 
 
 def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """Return the script, or else the package, or else the exported program."""
+    """The script, or else the package, or else the exported program."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="the script alone")
@@ -148,7 +148,7 @@ def exported_workload(
 
 
 def _surroundings(given: args.RunArguments) -> dict[str, Any]:
-    """Return the fields of `WorkloadBase`."""
+    """The fields of `WorkloadBase`."""
     for name, value in given.env.items():
         check_variable(name, value)
     cwd = folder_of(given)
@@ -160,7 +160,7 @@ PYTHON = "the path of a Python that has torch, such as my-env/bin/python, or its
 
 
 def python_of(name: str, cwd: Path) -> Path:
-    """Return the path of an interpreter. A name without a folder is also looked up on PATH."""
+    """The path of an interpreter. A name without a folder is also looked up on PATH."""
     found = name if "/" in name or (cwd / name).exists() else shutil.which(name)
     if not found:
         raise ProblemError(f"no such program for {argument('python')}", value=name, allowed=PYTHON)
@@ -171,7 +171,7 @@ def python_of(name: str, cwd: Path) -> Path:
 
 
 def folder_of(given: args.RunArguments) -> Path:
-    """Return the absolute path of the working directory; the default is this process's directory."""
+    """The absolute path of the working directory; the default is this process's directory."""
     path = absolute(given.cwd, here())
     if not stat.S_ISDIR(_mode("cwd", path, "an existing folder")):
         raise ProblemError(f"{argument('cwd')} is a file", value=str(path), allowed="an existing folder")
@@ -179,13 +179,13 @@ def folder_of(given: args.RunArguments) -> Path:
 
 
 def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
-    """Return the symptom if it concerns time and nothing fails. None for other symptoms."""
+    """The symptom if it concerns time and nothing fails. None for other symptoms."""
     seen = given.symptom
     return seen if seen == "slow" or seen == "slow-load" or seen == "slow-build" else None
 
 
 def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
-    """Return what the user sees, and what the outputs should be."""
+    """What the user sees, and what the outputs should be."""
     from mcp_server.diagnosis.program_seen import Symptom
 
     if (given.rtol or given.atol) and not given.expect:
@@ -266,7 +266,7 @@ def absolute(text: str, base: Path) -> Path:
 
 
 def file(name: str, text: str, base: Path) -> Path:
-    """Return the absolute path of an existing, readable file."""
+    """The absolute path of an existing, readable file."""
     path = absolute(text, base)
     kind = stat.S_IFMT(_mode(name, path, _existing(text, base)))
     if kind != stat.S_IFREG:
@@ -284,7 +284,7 @@ def _existing(text: str, base: Path) -> str:
 
 
 def _said(name: str) -> str:
-    """Return what error texts call a file: its kind, such as `package`, or `file for` and its argument."""
+    """What error texts call a file: its kind, such as `package`, or `file for` and its argument."""
     kind = "folder" if name == "cwd" else "file"
     return _FILES[name][0] if name in _FILES else f"{kind} for {argument(name)}"
 
@@ -306,7 +306,7 @@ def _mode(name: str, path: Path, allowed: str) -> int:
 
 
 def _like(path: Path) -> str:
-    """Return ` (did you mean 'x'?)` for a file of the same suffix with a similar name, or ""."""
+    """` (did you mean 'x'?)` for a file of the same suffix with a similar name, or ""."""
     try:
         names = [each.name for each in islice(path.parent.iterdir(), MOST_NAMES)]
         return args.closest(path.name, [each for each in names if path.suffix in ("", Path(each).suffix)])
@@ -394,7 +394,7 @@ _SPECS = TypeAdapter(list[TensorSpec])
 
 
 def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
-    """Return a file of tensors, or specs (from a list or JSON text). None if nothing is given."""
+    """A file of tensors, or specs (from a list or JSON text). None if nothing is given."""
     if isinstance(inputs, str) and inputs.endswith(".pt2"):
         raise ProblemError("this is a package, not inputs", value=inputs, allowed=EXAMPLE)
     if isinstance(inputs, str) and not inputs.lstrip().startswith("["):

@@ -331,7 +331,7 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
 
 
 def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    """Return the container and its models: of a .pt2, a .so, or an unpacked or flat directory."""
+    """The container and its models: of a .pt2, a .so, or an unpacked or flat directory."""
     if path.is_dir():
         for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
             if (root / "data" / "aotinductor").is_dir():

@@ -201,7 +201,7 @@ class Tracer:
         )
 
     def source(self, load: Element, launch: Launch) -> IndexSource:
-        """Return the tensor that a load in a launch reads, with its producers and model inputs."""
+        """The tensor that a load in a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         written_here = argument.role == "written"
@@ -231,7 +231,7 @@ def read_assertion(
 
 
 def assertion_of(error: ErrorFact) -> Assertion | None:
-    """Return the assertion in an error of a log. A C++ kernel raises its error on the line of the check."""
+    """The assertion in an error of a log. A C++ kernel raises its error on the line of the check."""
     fields, kernel = error.fields, error.fields.get("kernel")
     raised = fields if kernel else {}
     line = fields.get("line") or raised.get("raised_line") or ""
@@ -240,12 +240,12 @@ def assertion_of(error: ErrorFact) -> Assertion | None:
 
 
 def generated_line(kernel: Kernel, line: int) -> int:
-    """Return the line that an error prints, in the embedded Triton text or in kernel.cpp (torch 2.8-2.15)."""
+    """The line that an error prints, in the embedded Triton text or in kernel.cpp (torch 2.8-2.15)."""
     return line if kernel.kind != "cpp" else kernel.first_line + line - 1
 
 
 def source_location(kernel: Kernel, line: int) -> str:
-    """Return FILE:LINE in the package for a 1-based line of a kernel's source."""
+    """FILE:LINE in the package for a 1-based line of a kernel's source."""
     return f"{kernel.file}:{kernel.first_line + line - 1}"
 
 
@@ -343,7 +343,7 @@ def propose(candidate: Candidate) -> Fix:
 
 
 def _size_in_words(name: str, candidate: Candidate) -> str:
-    """Return the wrapper expression passed for a kernel argument: `s77` for `ks0`."""
+    """The wrapper expression passed for a kernel argument: `s77` for `ks0`."""
     return plain(candidate.launch.passed.get(name, name))
 
 
@@ -359,7 +359,7 @@ def _host_size(text: str, candidate: Candidate) -> str:
 
 
 def without_number(label: str) -> str:
-    """Return `ids` for the label `input 0 (ids)`, and a label without parentheses unchanged."""
+    """`ids` for the label `input 0 (ids)`, and a label without parentheses unchanged."""
     inner = label.rpartition("(")[2].rstrip(")")
     return inner or label
 

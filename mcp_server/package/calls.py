@@ -86,7 +86,7 @@ class Scope(Body):
         self.notes = Notes()
 
     def array(self, expression: str) -> tuple[str, ...]:
-        """Return the elements of an `int_array_N` variable or of a braced list."""
+        """The elements of an `int_array_N` variable or of a braced list."""
         known = self.arrays.get(expression)
         return braced(expression) if known is None else known
 
@@ -142,7 +142,7 @@ class Scope(Body):
         return "scalar" if target in self.scalars else "unknown"
 
     def tensor(self, span: Span) -> str | None:
-        """Return the tensor variable at `span`. None if there is none."""
+        """The tensor variable at `span`. None if there is none."""
         return self.argument(0, span, "", "read")[0].target
 
     def problem(self, what: str, line: int, text: str = "") -> None:
@@ -191,7 +191,7 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
 
 
 def _variable(text: str, span: Span) -> str:
-    """Return the variable of an argument: `buf0` for `&buf0_handle`."""
+    """The variable of an argument: `buf0` for `&buf0_handle`."""
     return (read_reference(text, *span).name or text[slice(*span)]).removesuffix("_handle")
 
 

@@ -85,7 +85,7 @@ def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
 
 
 def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
-    """Return first and past-the-end element of a static view. None if any part is symbolic."""
+    """First and past-the-end element of a static view. None if any part is symbolic."""
     sizes, strides = shape.sizes, shape.strides
     if sizes is None or strides is None or offset is None or len(sizes) != len(strides):
         return None
@@ -128,7 +128,7 @@ class Dataflow:
         return [step.launch for step in self.last_writers(name, launch) if step.launch is not None]
 
     def backward(self, name: str, launch: int | None = None) -> Slice:
-        """Return everything from which `name` was computed before `launch` (default: the end)."""
+        """Everything from which `name` was computed before `launch` (default: the end)."""
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
@@ -140,11 +140,11 @@ class Dataflow:
                     yield writer, reader, use.name
 
     def backward_from(self, launch: int) -> Slice:
-        """Return everything that a launch depends on, including the launch itself."""
+        """Everything that a launch depends on, including the launch itself."""
         return self._collect((self.steps[self.order_of[launch]],))
 
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
-        """Return everything that the values of `names` after `launch` can reach; -1 is the start."""
+        """Everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
         # Storages that contain a value computed from `names`.
         tainted = {each.storage for name in names if (each := self.body.buffers.get(name))}

@@ -30,13 +30,13 @@ _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 
 def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """Return the device of the program's tensors: cuda if mixed, None if unknown."""
+    """The device of the program's tensors: cuda if mixed, None if unknown."""
     types = {found for text in _texts(path, _GRAPH) for found in _DEVICE.findall(text)}
     return "cuda" if b"cuda" in types else "cpu" if types == {b"cpu"} else None
 
 
 def package_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """Return the device for which a package was compiled. None if the package does not say."""
+    """The device for which a package was compiled. None if the package does not say."""
     texts = _texts(path, _METADATA)
     return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
 
@@ -118,7 +118,7 @@ def read_exported(path: Path) -> ExportedFacts:
 
 
 def _size(dim: Mapping[str, Any]) -> str:
-    """Return the text of a size such as `{"as_int": 8}` or `{"as_expr": {"expr_str": "s77"}}`."""
+    """The text of a size such as `{"as_int": 8}` or `{"as_expr": {"expr_str": "s77"}}`."""
     return str(dim.get("as_int") or dim.get("as_expr", {}).get("expr_str", ""))
 
 
@@ -193,13 +193,13 @@ def read_stack(text: str) -> tuple[Frame, ...]:
 
 
 def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
-    """Return the innermost line of the user's own code. None if there is none."""
+    """The innermost line of the user's own code. None if there is none."""
     own = [frame for frame in stack if frame.user]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 
 
 def read_provenance(launch: Launch, information: Mapping[str, object]) -> Provenance:
-    """Return the most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
+    """The most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
         listed = (entry.get(name) for name in ("post_grad_nodes", "pre_grad_nodes", "stack_traces"))

@@ -141,7 +141,7 @@ def _cpp_parameter(declared: str, source: str) -> Parameter:
 
 
 def _body_end(text: str, start: int) -> int:
-    """Return the end offset of a function that begins at the left margin; `start` is inside its braces."""
+    """The end offset of a function that begins at the left margin; `start` is inside its braces."""
     end = text.find("\n}", start)
     return len(text) if end < 0 else end + 2
 
@@ -193,7 +193,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
 
 
 def _arguments(call: str, text: str) -> list[str]:
-    """Return the arguments of the first `call` in a text. Empty if there is none."""
+    """The arguments of the first `call` in a text. Empty if there is none."""
     start = text.find(call)
     found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []

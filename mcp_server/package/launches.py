@@ -239,7 +239,7 @@ class Buffer:
 
 
 def shifted(base: str | None, offset: str) -> str:
-    """Return the storage offset of a view at `offset` in a tensor at `base`.
+    """The storage offset of a view at `offset` in a tensor at `base`.
 
     `reinterpret_tensor_wrapper` adds its offset to the offset of its tensor (torch 2.8-2.15).
     """
@@ -369,7 +369,7 @@ def _unwrap(expression: str) -> Reference:
 
 
 def braced(text: str) -> tuple[str, ...]:
-    """Return the elements of `{a, b}` as text."""
+    """The elements of `{a, b}` as text."""
     open_, close = text.find("{"), text.rfind("}")
     if open_ < 0 or close < open_:
         return ()

@@ -60,7 +60,7 @@ DOUBTS = {
 
 
 def without_doubt(sentence: str) -> str:
-    """Return a sentence about a bound without the text of `DOUBTS`."""
+    """A sentence about a bound without the text of `DOUBTS`."""
     return reduce(lambda text, doubt: text.replace(doubt, ""), DOUBTS.values(), sentence)
 
 
@@ -111,7 +111,7 @@ class Mismatch(Record):
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return row-major strides in elements, as of `torch.empty` (a size of 0 counts as 1)."""
+    """Row-major strides in elements, as of `torch.empty` (a size of 0 counts as 1)."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -161,7 +161,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
 
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
-    """Return indices of the caller's leaves in the order in which the loader passes them."""
+    """Indices of the caller's leaves in the order in which the loader passes them."""
     expected = signature.paths or ()
     paths = _as_exported(passed, expected)
     # Positional arguments in order, then keyword arguments in exported order.
@@ -302,7 +302,7 @@ ORDERS = ((0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1), (1, 2, 0), (0, 2, 1), (1, 0, 2)
 
 
 def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a permutation of `shape` that fits the input. Empty if no fixed size is wrong, or none fits."""
+    """A permutation of `shape` that fits the input. Empty if no fixed size is wrong, or none fits."""
 
     def fit(sizes: Sequence[int]) -> bool:
         pairs = zip(item.dims, sizes, strict=True)
@@ -317,7 +317,7 @@ def order_of(item: CompiledInput, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _misread(given: str, compiled: str) -> str:
-    """Return `8-byte floats as 4-byte integers`, or the dtypes if both are of one kind and size."""
+    """`8-byte floats as 4-byte integers`, or the dtypes if both are of one kind and size."""
     found, meant = (
         f"{itemsize_of(dtype)}-byte "
         + ("floats" if "float" in dtype else "integers" if "int" in dtype else "values")
@@ -327,7 +327,7 @@ def _misread(given: str, compiled: str) -> str:
 
 
 def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
-    """Return the fix for a wrong device. A meta tensor has no data to move."""
+    """The fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
             text=f"create {name} on {device} with its values: a meta tensor has no values to move",
@@ -486,7 +486,7 @@ def tuple_text(expected: Sequence[int | str | None]) -> str:
 
 
 def symbol_values(signature: Signature, passed: Sequence[GivenTensor]) -> dict[str, int]:
-    """Return the value of each shape symbol for these inputs, as `run_impl` computes it."""
+    """The value of each shape symbol for these inputs, as `run_impl` computes it."""
     by_name = {item.name: tensor for item, tensor in zip(signature.inputs, passed, strict=False)}
     values: dict[str, int] = {}
     for definition in signature.symbols:
@@ -504,7 +504,7 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 
 
 def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
-    """Return the symbol's value for this size or stride of its dimension."""
+    """The symbol's value for this size or stride of its dimension."""
     if definition.solution is None:
         return Fraction(value)
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})

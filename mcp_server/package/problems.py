@@ -182,7 +182,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """Return the offset of an archive's last end record. None if there is none."""
+    """The offset of an archive's last end record. None if there is none."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)
@@ -259,7 +259,7 @@ def check_members(file: BinaryIO, infos: list[ZipInfo], directory: Directory) ->
 
 
 def _after_descriptor(file: BinaryIO, at: int, info: ZipInfo) -> int:
-    """Return the end of the record after the data, in the first form that matches checksum and sizes."""
+    """The end of the record after the data, in the first form that matches checksum and sizes."""
     file.seek(at)
     raw = file.read(max(_DESCRIPTORS))
     for form, magic in (("<4sLLL", True), ("<4sLQQ", True), ("<LLL", False), ("<LQQ", False)):

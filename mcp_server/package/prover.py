@@ -133,14 +133,14 @@ def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
 
 
 def _narrow(term: Term) -> Apply | None:
-    """Return the largest part of a term that is narrow integer arithmetic. None if there is none."""
+    """The largest part of a term that is narrow integer arithmetic. None if there is none."""
     every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
     narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
     return max(narrow, key=lambda each: len(say(each)), default=None)
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
-    """Return the largest value that each size expression may have, in inputs of up to `_LARGEST` elements."""
+    """The largest value that each size expression may have, in inputs of up to `_LARGEST` elements."""
     found: dict[str, int] = {}
     for each in view.package.inputs:
         sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
@@ -394,7 +394,7 @@ class _Launched:
         return allocated and not flow.last_writers(argument.target or "", self.launch.index)
 
     def _most(self, store: Store) -> int:
-        """Return an upper bound of the number of elements that a store writes."""
+        """An upper bound of the number of elements that a store writes."""
         plain = Lane({}, self.sizes)
         names = {each.name for part, _ in store.place.parts for each in used(part, store.ranges)}
         spans = {each.name: plain.span(each) for each in store.ranges if each.name in names}
@@ -415,7 +415,7 @@ class _Launched:
         return total * math.prod(len(span) for name, span in spans.items() if name not in seen)
 
     def _layout(self, argument: Argument) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return sizes and strides of an argument, in elements. None if unknown."""
+        """Sizes and strides of an argument, in elements. None if unknown."""
         shape = argument.view or self.view.wrapper.buffers.get(argument.target or "")
         sizes, strides = (shape.sizes, shape.strides) if shape is not None else (None, None)
         if sizes is None or strides is None:
@@ -616,7 +616,7 @@ class _MaskedLane(Evaluator):
 
 
 def _filler(body: Term, mask: str) -> float | None:
-    """Return the value of a masked-off lane. None if the code is not understood.
+    """The value of a masked-off lane. None if the code is not understood.
 
     NaN if it depends on unknown numbers, which are assumed to be positive.
     """

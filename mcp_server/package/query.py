@@ -24,7 +24,7 @@ suffixes, tensors have readable names. A field without a value is left out.
 
 
 def _fact(kind: str, record: object, names: str, **more: object) -> Fact:
-    """Return a fact with the fields `names` of a record, and `more`."""
+    """A fact with the fields `names` of a record, and `more`."""
     fields = {name: getattr(record, name) for name in names.split()} | more
     return {"kind_of_fact": kind} | {name: each for name, each in fields.items() if each not in (None, "")}
 
@@ -64,7 +64,7 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> Fact:
 
 
 def folding_facts(view: PackageView, *, kernel: str | None = None, constant: str | None = None) -> list[Fact]:
-    """Return launches of constant folding (of one kernel or constant), numbered apart from the others."""
+    """Launches of constant folding (of one kernel or constant), numbered apart from the others."""
     launches = view.folding_launches(constant)
     return [_launch_fact(view, n, False) for n in launches if kernel in (None, n.kernel, n.symbol)]
 
@@ -112,14 +112,14 @@ def no_holder(view: PackageView) -> str:
 
 
 def ambiguity(facts: Sequence[Fact]) -> str:
-    """Return a sentence if an assertion has several candidates; empty otherwise."""
+    """A sentence if an assertion has several candidates; empty otherwise."""
     if len(facts) < 2:
         return ""
     return f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart"
 
 
 def sourceless(view: PackageView) -> str:
-    """Return a sentence if the package lacks sources of Triton kernels; empty otherwise."""
+    """A sentence if the package lacks sources of Triton kernels; empty otherwise."""
     kernels = view.wrapper.kernels.values()
     names = [kernel.name for kernel in kernels if kernel.kind != "cpp" and not kernel.source]
     if not names:
@@ -132,7 +132,7 @@ def sourceless(view: PackageView) -> str:
 
 
 def launches_of_kernel(view: PackageView, name: str) -> list[int]:
-    """Return launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
+    """Launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
     if name in view.wrapper.launches_of:
         return view.wrapper.launches_of[name]
     target = view.package.proxy_target

@@ -32,7 +32,7 @@ class TreeSpecError(ValueError):
 
 
 def leaf_paths(spec: str) -> tuple[str, ...]:
-    """Return the caller's expression for each leaf of a tree spec: `args[0]['user']`, `kwargs['mask']`.
+    """The caller's expression for each leaf of a tree spec: `args[0]['user']`, `kwargs['mask']`.
 
     The root of an input spec is a tuple (positional, keyword arguments). May raise `TreeSpecError`.
     """
@@ -60,7 +60,7 @@ def _paths(node: object, prefix: str, depth: int) -> Iterator[str]:
 
 
 def _keys(node: dict[str, Any]) -> list[object]:
-    """Return the keys of a dictionary node, one for each child. Empty for other containers."""
+    """The keys of a dictionary node, one for each child. Empty for other containers."""
     keys = node.get("context") if node.get("type") in _KEYED else None
     try:
         keys = read_json(keys) if isinstance(keys, str) else keys
@@ -156,7 +156,7 @@ class Signature:
     known: bool = True
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
-        """Return the symbol that is read from the size of input `name` at `dim`. None if there is none."""
+        """The symbol that is read from the size of input `name` at `dim`. None if there is none."""
         read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
         return next(read, None)
 
@@ -254,7 +254,7 @@ def read_signature(wrapper: str) -> Signature:
 
 
 def _asserts(wrapper: str) -> dict[str, Shape]:
-    """Return what the first assert of each input requires (torch >= 2.13)."""
+    """What the first assert of each input requires (torch >= 2.13)."""
     asserts: dict[str, Shape] = {}
     for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
         if match["input"] not in asserts:
@@ -263,7 +263,7 @@ def _asserts(wrapper: str) -> dict[str, Shape]:
 
 
 def _checks(wrapper: str) -> dict[int, str]:
-    """Return the text of the check of each input."""
+    """The text of the check of each input."""
     start = wrapper.find("static void check_input_")
     region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
     _, *parts = _CHECK.split(region)
@@ -290,7 +290,7 @@ def _named(dim: CompiledDim, named: Mapping[str, str], size: str) -> CompiledDim
 
 
 def _between(text: str, start: int, end: str) -> str:
-    """Return the text between an offset and the next `end`, or the end of the text."""
+    """The text between an offset and the next `end`, or the end of the text."""
     at = text.find(end, start)
     return text[start : at if at > 0 else None]
 
@@ -367,7 +367,7 @@ def _with_paths(
 
 
 def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
-    """Return the leaf index of each input among `count` leaves. None if ambiguous.
+    """The leaf index of each input among `count` leaves. None if ambiguous.
 
     N in `argN_1` counts the parameters, then all leaves, tensors or not (seen in torch 2.11 and 2.13). If the
     first and last leaf are tensors, N identifies the leaf of each input.

@@ -42,7 +42,7 @@ class Symbol:
 
 
 def define(name: str, expression: str, line: int) -> Symbol:
-    """Return the symbol defined by `int64_t name = expression;`."""
+    """The symbol defined by `int64_t name = expression;`."""
     if match := _SIZE.fullmatch(expression):
         kind: SymbolKind = "size" if match["what"] == "size" else "stride"
         return Symbol(name, kind, expression, line, match["tensor"], int(match["dim"] or match["called"]))

@@ -37,7 +37,7 @@ class PackageView:
         return Dataflow(self.wrapper.folding) if self.wrapper.folding else None
 
     def flow_of(self, launch: Launch) -> Dataflow:
-        """Return the dataflow of the function that contains a launch."""
+        """The dataflow of the function that contains a launch."""
         return self.flow if launch.function == self.wrapper.run.name else self.folding_flow or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
@@ -90,7 +90,7 @@ class PackageView:
         return read_provenance(launch, self.package.kernel_information)
 
     def label(self, name: str | None) -> str:
-        """Return a readable name for a wrapper variable: an input, a constant, or a buffer."""
+        """A readable name for a wrapper variable: an input, a constant, or a buffer."""
         for compiled in self.package.inputs:
             if compiled.name == name:
                 return compiled.label
@@ -100,7 +100,7 @@ class PackageView:
         return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
-        """Return the launch with this number. None if there is none."""
+        """The launch with this number. None if there is none."""
         launches = self.wrapper.launches
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 

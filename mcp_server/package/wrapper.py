@@ -293,15 +293,15 @@ class Wrapper:
         return self.run.symbols
 
     def kernel_named(self, name: str) -> Kernel | None:
-        """Return a compiled kernel by its wrapper or device name. None for a shim or operator."""
+        """A compiled kernel by its wrapper or device name. None for a shim or operator."""
         return self.kernels.get(name) or next((k for k in self.kernels.values() if k.symbol == name), None)
 
     def inputs(self) -> dict[int, Buffer]:
-        """Return the model inputs by position."""
+        """The model inputs by position."""
         return {b.position: b for b in self.buffers.values() if b.kind == "input" and b.position is not None}
 
     def grid(self, launch: Launch) -> tuple[str, ...]:
-        """Return the blocks per axis of a Triton launch, as expressions over the wrapper's symbols."""
+        """The blocks per axis of a Triton launch, as expressions over the wrapper's symbols."""
         kernel = self.kernels.get(launch.kernel)
         if kernel is None:
             return ()

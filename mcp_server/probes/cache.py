@@ -51,7 +51,7 @@ class Cache:
     async def built(
         self, key: str, build: Callable[[Path], Awaitable[None]], on_wait: Callable[[str], None]
     ) -> tuple[Path, bool]:
-        """Return the entry of `key`, and whether it existed. If not, `build` creates its files and manifest.
+        """The entry of `key`, and whether it existed. If not, `build` creates its files and manifest.
 
         A lock, which ends with its process, keeps other tasks and processes from building the same entry.
         """
@@ -113,7 +113,7 @@ def digest_file_cached(path: Path, directory: Path) -> str:
 
 
 def digest_package(path: Path, directory: Path) -> str:
-    """Return the SHA-256 of a package: of its file, or of the names and contents in its directory."""
+    """The SHA-256 of a package: of its file, or of the names and contents in its directory."""
     if path.is_file() and path.suffix != ".so":
         return digest_file_cached(path, directory)
     root = path if path.is_dir() else path.parent

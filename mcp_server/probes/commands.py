@@ -172,7 +172,7 @@ def compile_command(
 
 
 def collection_flags(compiler: str) -> tuple[str, ...]:
-    """Return the flags that postpone garbage collection in g++; clang has no such collection."""
+    """The flags that postpone garbage collection in g++; clang has no such collection."""
     return () if "clang" in Path(compiler).name else _NO_COLLECTION
 
 
@@ -215,7 +215,7 @@ def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the path of one of the compiler's own files. None if the compiler does not have it."""
+    """The path of one of the compiler's own files. None if the compiler does not have it."""
     argv = [compiler, f"-print-file-name={name}"]
     nothing = subprocess.DEVNULL
     done = subprocess.run(
@@ -252,7 +252,7 @@ async def compile_or_raise(
 
 
 def first_error(log: str) -> str:
-    """Return the first line that names an error, or the last line, shortened and printable."""
+    """The first line that names an error, or the last line, shortened and printable."""
     lines = [line for line in log.splitlines() if line.strip()]
     last = lines[-1] if lines else "no message"
     line = next((line for line in lines if "error" in line or "cannot" in line), last)

@@ -143,7 +143,7 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
 
 
 def _triton_guard(domain: Domain, x: str) -> tuple[str, str]:
-    """Return the text to put before the operand `x`, and the text to put after it."""
+    """The text to put before the operand `x`, and the text to put after it."""
     if domain.nonzero:
         return f"tl.where({x} == 0, 1.0, ", ")"
     low, high = domain.low, domain.high

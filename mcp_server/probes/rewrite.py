@@ -112,7 +112,7 @@ def apply(text: str, edits: Collection[Edit]) -> str:
 
 
 def replaced(wrapper: Wrapper, statements: Mapping[int, str]) -> str:
-    """Return the wrapper's text with some launches replaced by other statements, by launch number."""
+    """The wrapper's text with some launches replaced by other statements, by launch number."""
     launches = wrapper.launches
     edits = [Edit(launches[at].start, launches[at].end, text) for at, text in statements.items()]
     return apply(wrapper.text, edits)
@@ -160,7 +160,7 @@ def _launch_edits(text: str, number: int, launch: Launch) -> list[Edit]:
 
 
 def _hoist(text: str, argument: Argument, count: int) -> tuple[Edit, str] | None:
-    """Return the edit that replaces an inline view or owner with a variable, and its definition."""
+    """The edit that replaces an inline view or owner with a variable, and its definition."""
     expression = text[argument.start : argument.end]
     match = (_HOISTED if argument.view else _OWNER).search(expression) if argument.is_tensor else None
     if match is None:
@@ -190,7 +190,7 @@ def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
 
 
 def quoted(name: str) -> str:
-    """Return a name from untrusted text as a C++ string literal."""
+    """A name from untrusted text as a C++ string literal."""
     return '"' + _PLAIN.sub("?", name)[:200] + '"'
 
 

@@ -267,7 +267,7 @@ def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
 
 
 def _place(core: _Core, address: int, count: int) -> int | None:
-    """Return the offset of memory in the file. None if the file does not have all of it in one piece."""
+    """The offset of memory in the file. None if the file does not have all of it in one piece."""
     number = bisect_right(core.pages, (address, 1 << 64, 0)) - 1
     if number < 0:
         return None
@@ -292,7 +292,7 @@ LONGEST_SAID = 200
 
 
 def _last_words(core: _Core) -> str:
-    """Return the message of an abort, which glibc keeps in memory. Empty if there is none."""
+    """The message of an abort, which glibc keeps in memory. Empty if there is none."""
     mapped = next((m for m in core.maps if m.offset == 0 and LIBC.match(library_of(m.path))), None)
     found = _symbols(Path(mapped.path), [_MESSAGE]) if mapped is not None else {}
     if mapped is None or not found:
@@ -369,7 +369,7 @@ class MemoryReader:
     remains: Remains
 
     def inputs_of(self, thread: ThreadState, signature: Sequence[CompiledInput]) -> list[RecordedInput]:
-        """Return the inputs of the thread's call, in their order. Empty if they are not found."""
+        """The inputs of the thread's call, in their order. Empty if they are not found."""
         count = len(signature)
         if not 0 < count <= MOST_INPUTS or not all(self._tables.values()):
             return []
@@ -470,7 +470,7 @@ def _is_vector(begin: int, end: int, limit: int, count: int) -> bool:
 
 
 def _fit(found: Sequence[RecordedInput], signature: Sequence[CompiledInput]) -> int:
-    """Return one plus the number of dtypes and ranks that match the package. 0 if `found` is empty."""
+    """One plus the number of dtypes and ranks that match the package. 0 if `found` is empty."""
     if not found:
         return 0
     agree = 1

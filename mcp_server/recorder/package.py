@@ -107,7 +107,7 @@ def _write(container: Container, libraries: Mapping[str, Path], target: Path) ->
 
 
 def build_id_of(package: Package) -> str:
-    """Return the build ID of the package's original library, not of a recorder. Empty if it has none."""
+    """The build ID of the package's original library, not of a recorder. Empty if it has none."""
     library = package.files.library
     if library is None:
         return ""
@@ -244,7 +244,7 @@ def exported_functions(library: BinaryIO) -> list[str]:
 
 
 def symbols_of(names: list[str]) -> dict[str, str]:
-    """Return two headers by name: which functions exist, and how each jumps to the original library."""
+    """Two headers by name: which functions exist, and how each jumps to the original library."""
     counted = [name for name in names if name.startswith(UPDATES)]
     jumping = [name for name in names if name not in counted and name not in RUNS]
     machine = platform.machine()

@@ -74,7 +74,7 @@ def read_maps(text: str) -> tuple[Mapping, ...]:
 
 
 def mapping_at(address: int, maps: Sequence[Mapping]) -> Mapping | None:
-    """Return the mapped file with an address. None if no file is mapped there."""
+    """The mapped file with an address. None if no file is mapped there."""
     return next((each for each in maps if each.start <= address < each.end), None)
 
 
@@ -134,7 +134,7 @@ def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_at(binary: Path, offset: int) -> str:
-    """Return the function that contains `offset` in a file. Empty if no symbol covers it."""
+    """The function that contains `offset` in a file. Empty if no symbol covers it."""
     known = functions_of(binary)
     number = bisect_right(known, (offset, 1 << 62, "")) - 1
     if number < 0 or offset >= known[number][0] + known[number][1]:
@@ -254,7 +254,7 @@ def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple
 
 
 def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
-    """Return the innermost function outside torch and the system, with its library."""
+    """The innermost function outside torch and the system, with its library."""
     for address in stack:
         place = mapping_at(address, maps)
         if place is None or FOREIGN.search(place.path):
@@ -266,7 +266,7 @@ def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
 
 
 def _readable(symbol: str) -> str:
-    """Return the name in a mangled C++ symbol, without its arguments: `Decoder::decode`."""
+    """The name in a mangled C++ symbol, without its arguments: `Decoder::decode`."""
     start = _NAMES_INSIDE.match(symbol)
     at, names = start.end() if start is not None else 0, []
     while at and (digits := re.match(r"\d+", symbol[at:])):
@@ -388,7 +388,7 @@ CONDITION: tuple[Awaited, str] = ("condition", "a condition variable that no thr
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
-    """Return the kind of thing that a thread waits for, and words for it. None if unknown or nothing."""
+    """The kind of thing that a thread waits for, and words for it. None if unknown or nothing."""
     first = next((frame for frame in frames if not LIBC.match(frame.library)), None)
     for frame in frames:
         for kind, functions, words in _ROWS:
@@ -409,7 +409,7 @@ _OWNERS: dict[Awaited, tuple[int, ...]] = {"mutex": (8,), "weights": (16, 12, 24
 
 
 def holder(kind: Awaited, thread: ThreadState, remains: Remains) -> int | None:
-    """Return the thread that a lock names as its holder. None if it names none.
+    """The thread that a lock names as its holder. None if it names none.
 
     The layouts are those of glibc (struct_mutex.h, struct_rwlock.h, x86-64).
     """
@@ -445,7 +445,7 @@ def in_team(thread: ThreadState, barrier: int, remains: Remains) -> bool:
 
 
 def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:
-    """Return the threads that can never go on: each waits for threads that cannot go on either.
+    """The threads that can never go on: each waits for threads that cannot go on either.
 
     `waits` maps each waiting thread to the holders of what it needs. A thread can go on if one of its holders
     can.
@@ -457,7 +457,7 @@ def deadlocked(waits: Map[int, Collection[int]]) -> list[int]:
 
 
 def library_of(path: str) -> str:
-    """Return the name of a mapped file without its folder."""
+    """The name of a mapped file without its folder."""
     return PurePosixPath(path.removesuffix(" (deleted)")).name
 
 

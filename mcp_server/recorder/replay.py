@@ -358,7 +358,7 @@ TORCH_FRAMES = 1 << 16  # bytes of stack that torch uses between the host and th
 
 
 def _where_it_died(recording: Recording, found: Sequence[Candidate]) -> tuple[CrashSite | None, int | None]:
-    """Return where the host died, and the input with the accessed address. None if the call itself died."""
+    """Where the host died, and the input with the accessed address. None if the call itself died."""
     crash = recording.crash
     if crash is None:
         return None, None
@@ -480,7 +480,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
 
 
 def death_in(folder: Path) -> TakenCall | None:
-    """Return how the newest crashed host in a folder died. None if none crashed, or its call itself did."""
+    """How the newest crashed host in a folder died. None if none crashed, or its call itself did."""
     for path in recordings_in(folder)[:MOST_READ]:
         recording = read_recording(path)
         if recording.crash is not None:
@@ -660,7 +660,7 @@ async def _rebuild(
 
 
 def _code(file: str, line: int) -> str:
-    """Return the text of a host's source line. Empty if the source is not on this machine."""
+    """The text of a host's source line. Empty if the source is not on this machine."""
     with suppress(OSError):
         lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
         return "".join(lines[line - 1 : line]).strip()[:200]

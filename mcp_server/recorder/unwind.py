@@ -70,7 +70,7 @@ class _Information:
         return found
 
     def size_of(self, place: int) -> int:
-        """Return the bytes of the rules at `place` with those that they share. They may be damaged."""
+        """The bytes of the rules at `place` with those that they share. They may be damaged."""
         own, back = struct.unpack_from("<II", self.rules, place)
         (shared,) = struct.unpack_from("<I", self.rules, place + 4 - back)
         return int(own + shared)
@@ -105,7 +105,7 @@ class Unwinder:
     _rules: int = 0  # bytes of rules decoded so far
 
     def addresses(self, thread: ThreadState) -> list[int]:
-        """Return the thread's position, then its return addresses, until one cannot be found."""
+        """The thread's position, then its return addresses, until one cannot be found."""
         registers = {RSP: thread.sp, RIP: thread.pc}
         if thread.frame is not None:
             registers[RBP] = thread.frame
@@ -148,7 +148,7 @@ class Unwinder:
         return {**caller, RSP: cfa}
 
     def _row(self, information: _Information, pc: int) -> tuple[dict[Any, Any], bool]:
-        """Return the rules at `pc` by register, with the CFA's, and whether signals return through it."""
+        """The rules at `pc` by register, with the CFA's, and whether signals return through it."""
         place = information.place_of(pc)
         if place not in information.entries:
             size = information.size_of(place)

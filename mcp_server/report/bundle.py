@@ -70,7 +70,7 @@ TEMPLATES.filters.update(
 
 
 def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
-    """Return the redacted verdict and environment, in a code block so that no mention, link or tag works."""
+    """The redacted verdict and environment, in a code block so that no mention, link or tag works."""
     told = as_text(verdict.model_copy(update={"artifacts": [], "decisions": []}), verbose=True)
     text = "\n".join((told, "Environment", *(f"  {name}: {value}" for name, value in environment.items())))
     fence = "`" * max(3, 1 + max((len(found) for found in BACKTICKS.findall(text)), default=0))
@@ -198,7 +198,7 @@ def of_verdict(verdict: Verdict) -> Source:
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log. Empty if it cannot be read."""
+    """The end of a log. Empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)
@@ -304,7 +304,7 @@ def _imported(subject: Subject) -> list[Path]:
 
 
 def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
-    """Return package, inputs and modules that fit, and a line for each file that does not."""
+    """Package, inputs and modules that fit, and a line for each file that does not."""
     subject = source.subject
     wanted = [(PACKAGE_FILE, subject.package), (INPUTS_FILE, subject.inputs)]
     wanted += [(f"imports/{path.name}", path) for path in _imported(subject)]

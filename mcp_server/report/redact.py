@@ -171,7 +171,7 @@ class Redactor:
         return text
 
     def after(self, found: Iterable[str]) -> Callable[[str], str]:
-        """Return a redactor that also removes fragments of the texts in `found` at an ellipsis or line end.
+        """A redactor that also removes fragments of the texts in `found` at an ellipsis or line end.
 
         A verdict quotes parts of the log: a token that was cut off no longer has a recognisable form.
         """
@@ -190,7 +190,7 @@ class Redactor:
 
 
 def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]], str]:
-    """Return a function that replaces a match with `mark` and adds it to `seen`; public hosts stay."""
+    """A function that replaces a match with `mark` and adds it to `seen`; public hosts stay."""
 
     def replace(match: re.Match[str]) -> str:
         if mark == "<host>" and PUBLIC.fullmatch(match[group]):
@@ -211,7 +211,7 @@ def _named(match: re.Match[str], seen: set[str]) -> str:
 
 
 def _windows_home(match: re.Match[str]) -> str:
-    """Return the last part of a path below a home folder, or a mark for the folder itself."""
+    """The last part of a path below a home folder, or a mark for the folder itself."""
     return f"…/{match['rest'].replace(chr(92), '/').rpartition('/')[2] or '<user>'}"
 
 
@@ -235,7 +235,7 @@ UNWANTED = re.compile(
 
 
 def cleaned(model: Model) -> Model:
-    """Return the same record with unwanted characters removed from its texts."""
+    """The same record with unwanted characters removed from its texts."""
     return type(model).model_validate(
         with_texts(model.model_dump(mode="json"), lambda text, _: clean_text(text))
     )

@@ -39,7 +39,7 @@ DEVICES = Path("/dev")
 
 
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
-    """Return the GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
+    """The GPU to lease. None for a CPU package, or if `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
     A workload whose device is unknown (None) leases a GPU only if the machine has one. Any /dev/nvidiaN
     counts, because a container may have only /dev/nvidia2.
@@ -52,7 +52,7 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
 
 
 def device_of(request: Mapping[str, object]) -> str | None:
-    """Return the device type of the package, library or program in a request. None if unknown."""
+    """The device type of the package, library or program in a request. None if unknown."""
     if request.get("library"):
         return str(request.get("device", "cpu")).partition(":")[0]
     if request.get("package"):
@@ -76,7 +76,7 @@ def stream_events(path: Path, kind: type[E]) -> Iterator[E]:
 
 
 def _begin(kind: type[Event]) -> str:
-    """Return how the line of an event begins (worker/report.py)."""
+    """How the line of an event begins (worker/report.py)."""
     return f'{{"event": "{kind.event}"'
 
 

@@ -124,7 +124,7 @@ class Failure(Record):
 
 
 def read_failure(finished: Finished) -> Failure | None:
-    """Return the failure of a child, with the root error of its whole output. None if it succeeded."""
+    """The failure of a child, with the root error of its whole output. None if it succeeded."""
     if finished.ok:
         return None
     facts = read_output(finished.output)
@@ -233,7 +233,7 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
 
 
 def _options_of(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
-    """Return the launcher's entry in `LAUNCHERS`, even after `env` or `nice`. Empty if it has none."""
+    """The launcher's entry in `LAUNCHERS`, even after `env` or `nice`. Empty if it has none."""
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 

@@ -95,7 +95,7 @@ WORDS = {
 
 
 def in_words(step: str, argv: Sequence[str] = ()) -> str:
-    """Return the progress line of the step `step`, which runs `argv`. Unknown steps keep their name."""
+    """The progress line of the step `step`, which runs `argv`. Unknown steps keep their name."""
     name = step.replace("_", "-").rstrip("0123456789").rstrip("-")
     # The name of the script that a command runs, or of its program.
     script = next((word for word in argv[1:] if word.endswith(".py")), argv[0] if argv else "the program")
@@ -138,7 +138,7 @@ class StepCache:
         return cls(dict(found), last)
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
-        """Return the cached result of this command, with its files in `directory`. None if it must run.
+        """The cached result of this command, with its files in `directory`. None if it must run.
 
         The result of a timed-out run is not valid for a longer time limit, unless the run had stalled.
         """

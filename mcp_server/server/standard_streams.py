@@ -114,7 +114,7 @@ def printing() -> Iterator[None]:
 
 
 def _writer_that_never_waits(fd: int) -> Writer:
-    """Return a writer that never blocks. `fd` keeps its flags, because a shell may share the open file."""
+    """A writer that never blocks. `fd` keeps its flags, because a shell may share the open file."""
     kind = os.fstat(fd).st_mode
     if stat.S_ISSOCK(kind):
         behind = socket.socket(fileno=os.dup(fd))

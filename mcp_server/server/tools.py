@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def answer_of(result: Result, full: Result) -> types.CallToolResult:
-    """Return a verdict in a few lines and as its main fields, any other result as JSON in both channels.
+    """A verdict in a few lines and as its main fields, any other result as JSON in both channels.
 
     Some clients show a model only one of the channels. `full` names the file with the whole result.
     """
@@ -53,19 +53,19 @@ def answer_of(result: Result, full: Result) -> types.CallToolResult:
 
 
 def verdict_in(result: Result) -> Verdict | None:
-    """Return the verdict of a diagnosis. None for another result, or one that another version wrote."""
+    """The verdict of a diagnosis. None for another result, or one that another version wrote."""
     with suppress(ValidationError):
         return Verdict.model_validate(result) if "format_version" in result else None
     return None
 
 
 def compact(value: object) -> str:
-    """Return the value as JSON without spaces."""
+    """The value as JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -> Result:
-    """Return `result`, or a shortened copy if it is too long. `shortened` says what was cut; its `full` names
+    """`result`, or a shortened copy if it is too long. `shortened` says what was cut; its `full` names
     the file with the whole result.
     """
     if len(compact(result)) <= limit:
@@ -172,7 +172,7 @@ class ToolServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> types.CallToolResult:
-        """Return text and structured content; an error result says what to send instead."""
+        """Text and structured content; an error result says what to send instead."""
         sent = 0
 
         async def progress(message: str) -> None:
@@ -229,7 +229,7 @@ async def result_of(name: str, answer: Awaitable[types.CallToolResult]) -> types
 
 
 def input_schema(model: type[args.Arguments]) -> dict[str, Any]:
-    """Return the model's JSON schema, kept short because it is in the context of every session."""
+    """The model's JSON schema, kept short because it is in the context of every session."""
     schema: dict[str, Any] = _terse(model.model_json_schema())
     schema.pop("description", None)
     schema["properties"] = {name: schema["properties"][name] for name, _ in args.fields_of(model)}

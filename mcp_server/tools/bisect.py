@@ -112,7 +112,7 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
-    """Return how eager mode shows that the compiler is not to blame. Empty if it does not."""
+    """How eager mode shows that the compiler is not to blame. Empty if it does not."""
     guard = eager.last(events.GuardFailed)
     if guard is not None:
         return f"the inputs are not what the program was exported for: {quoted(guard.text)}"
@@ -157,7 +157,7 @@ class Search:
     single_passes: bool = False
 
     async def run(self) -> str:
-        """Return why nothing was found. Empty if a decision was found."""
+        """Why nothing was found. Empty if a decision was found."""
         self.waves = {kind: Wave(self._compile(kind), f"without {kind}: {{}}") for kind in KINDS}
         taken = self.waves["pass"]
         if await taken.run([()]) != ["same"]:
@@ -256,7 +256,7 @@ def _result(
 
 
 def _decisions(search: Search, reduced: Reduced) -> list[Decision]:
-    """Return the decisions that were found, each with the model line of its operator."""
+    """The decisions that were found, each with the model line of its operator."""
     # The outermost frame of the operator's first node.
     lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
     return [

@@ -101,7 +101,7 @@ def _command(
     env: Mapping[str, str],
     until_stalled: bool,
 ) -> Command:
-    """Return the command that runs `workload` under the hook."""
+    """The command that runs `workload` under the hook."""
     argv = workload_argv(context, workload)
     asked = {**workload.env, **env}
     if until_stalled:
@@ -150,7 +150,7 @@ def _notes(seen: Captured, isolated: bool) -> Iterator[str]:
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
-    """Return a function that finds the process of a call that will not return, if no journal grows."""
+    """A function that finds the process of a call that will not return, if no journal grows."""
     read, seen = 0.0, Captured()  # kept, because large journals take seconds to read
 
     def stalled() -> int | None:
@@ -169,7 +169,7 @@ def _watcher(directory: Path) -> Callable[[], int | None]:
 
 
 def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that load the hook, by a private directory before the PYTHONPATH in effect."""
+    """The variables that load the hook, by a private directory before the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")

@@ -66,7 +66,7 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
 
 
 def misfits_of(seen: Captured) -> list[CapturedCall]:
-    """Return the kept calls whose inputs their package cannot read as they are."""
+    """The kept calls whose inputs their package cannot read as they are."""
     found = []
     for call in seen.calls:
         load = seen.load_of(call) if call.file else None
@@ -179,7 +179,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
 
 
 async def _open(workload: Workload | None) -> tuple[Package | None, list[Problem]]:
-    """Return the package, or why it cannot be read. Neither for a workload of another kind."""
+    """The package, or why it cannot be read. Neither for a workload of another kind."""
     if not isinstance(workload, PackageWorkload):
         return None, []
     try:
@@ -211,7 +211,7 @@ def _not_checked(workload: Workload | None, package: Package | None, why: str) -
 async def _read_inputs(
     context: Context, workload: PackageWorkload, package: Package
 ) -> tuple[Given | None, str]:
-    """Return the inputs, or why they are not known. Specs need no process."""
+    """The inputs, or why they are not known. Specs need no process."""
     if workload.inputs is None:
         return None, "none were given"
     if not isinstance(workload.inputs, Path):

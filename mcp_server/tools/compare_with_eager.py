@@ -81,7 +81,7 @@ class Repeats:
         return self.outputs[one] == self.outputs[other]
 
     def change(self, one: str, other: str) -> Changed | None:
-        """Return the first tensor whose checksum differs between two runs, if their outputs differ."""
+        """The first tensor whose checksum differs between two runs, if their outputs differ."""
         if self.same(one, other) is not False:
             return None
         known = {(e.sequence, e.name): e.checksum for e in self.written if e.run == one}
@@ -107,7 +107,7 @@ class Repeats:
 
     @property
     def unset_from(self) -> Changed | None:
-        """Return the first tensor that depends on the content of unset memory."""
+        """The first tensor that depends on the content of unset memory."""
         if not self.reads_unset:
             return None
         return self.change("first", "second") or self.change("first", "filled")
@@ -199,7 +199,7 @@ async def compare_pair(context: Context, pair: Pair) -> ComparedWithEager:
 
 
 async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
-    """Return the suspect call of a script with its program, as the capture kept them."""
+    """The suspect call of a script with its program, as the capture kept them."""
     seen = await capture(context, workload, env={"INDUCTOR_PROVENANCE": "1", **workload.env})
     call = seen.suspect
     load = seen.load_of(call) if call is not None else None
@@ -218,14 +218,14 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
 
 
 def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
-    """Return the updates of constants among the steps of a replay."""
+    """The updates of constants among the steps of a replay."""
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 
 
 async def _request(
     context: Context, pair: Pair, flows: LaunchFlows
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
-    """Return the worker's request, notes and variables. A package that cannot be rebuilt has no probes."""
+    """The worker's request, notes and variables. A package that cannot be rebuilt has no probes."""
     workload, model = pair.workload, flows.model
     request: dict[str, object] = {
         **package_request(workload),
@@ -278,7 +278,7 @@ WHY: dict[Kind, str] = {
 
 
 def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
-    """Return why outputs differ. None if they agree, or if eager mode cannot be the reference."""
+    """Why outputs differ. None if they agree, or if eager mode cannot be the reference."""
     differs = any(one.agreement in ("differs", "layout") for one in outputs)
     if not differs or not repeats.steady_eager:
         return None
@@ -292,7 +292,7 @@ def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaun
 def _conclude(
     done: WorkerRun, outputs: Sequence[OutputCompared], repeats: Repeats, kind: Kind | None
 ) -> tuple[Outcome, str]:
-    """Return the outcome, and one sentence for it."""
+    """The outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
     constants = f"; the package and the program have different values of {names}" if names else ""
     # An update that eager mode rejected, but not the package, which checks neither shape nor dtype.

@@ -239,7 +239,7 @@ def new_folder(path: Path) -> Path:
 
 
 async def schemas_of(context: Context, view: PackageView, workload: PackageWorkload) -> Mapping[str, Schema]:
-    """Return the package's operators as the installed torch declares them; empty without torch."""
+    """The package's operators as the installed torch declares them; empty without torch."""
     nodes = [*view.wrapper.launches, *(view.wrapper.folding.launches if view.wrapper.folding else ())]
     shims = {shim_operator(each.callee) for each in nodes if each.kind in ("extern", "fallback_shim")}
     if not shims - COMMON.keys():
@@ -321,7 +321,7 @@ async def judge_captures(
 
 
 def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[KernelCapture, Launch]:
-    """Return the launch of each capture, found by line or handle, or by the order of the tags."""
+    """The launch of each capture, found by line or handle, or by the order of the tags."""
     belong: dict[KernelCapture, Launch] = {}
     for name, captures in grouped((each.kernel, each) for each in found).items():
         launches = [
@@ -338,12 +338,12 @@ def _launches_of(found: Sequence[KernelCapture], view: PackageView) -> dict[Kern
 
 
 def places_of(launch: Launch) -> list[Place]:
-    """Return the tensors in a capture of the launch, in their order. Arrays are omitted."""
+    """The tensors in a capture of the launch, in their order. Arrays are omitted."""
     return [place_of(launch, each) for each in launch.tensors if each.element is None]
 
 
 def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
-    """Return the symbols that are sizes of the launch's tensors, each with the tensor and the dimension."""
+    """The symbols that are sizes of the launch's tensors, each with the tensor and the dimension."""
     names = [each.variable for each in places_of(launch)]
     sized = [
         each for each in view.wrapper.run.symbols.values() if each.kind == "size" and each.tensor in names
@@ -372,14 +372,14 @@ def _later(
 
 
 def _memory(argument: Argument, view: PackageView) -> int | None:
-    """Return the storage of an argument. None if the argument is a view of it."""
+    """The storage of an argument. None if the argument is a view of it."""
     buffer = view.wrapper.buffers.get(argument.target or "")
     whole = buffer is not None and buffer.kind in ("allocated", "moved", "returned")
     return buffer.storage if buffer is not None and whole and argument.view is None else None
 
 
 def asked(launch: WrittenLaunch) -> LaunchAlone:
-    """Return a launch in the form in which the worker runs it alone."""
+    """A launch in the form in which the worker runs it alone."""
     alone = launch.alone
     assert alone is not None, "only of a launch that was read"
     takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}
@@ -391,7 +391,7 @@ def asked(launch: WrittenLaunch) -> LaunchAlone:
 
 
 def _by_launch(written: PytorchProgram, seen: Sequence[LaunchVerified]) -> tuple[LaunchVerified, ...]:
-    """Return each launch of the program; for a launch that ran several times, the worst run."""
+    """Each launch of the program; for a launch that ran several times, the worst run."""
     worst: dict[int, LaunchVerified] = {}
     for each in sorted(seen, key=lambda each: RANKS.index(each.agreement)):
         worst.setdefault(each.launch, each)

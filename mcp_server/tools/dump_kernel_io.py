@@ -247,7 +247,7 @@ class IndexBound:
     allowed: Limit | None = None
 
     def at(self, value: int) -> IndexBound:
-        """Return the bound if the size is `value`."""
+        """The bound if the size is `value`."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
         if ends is None:
             return self
@@ -281,7 +281,7 @@ def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
 
 
 def _bound(candidate: Candidate) -> IndexBound | None:
-    """Return the bound on all elements of the tensor from which the checked value is computed.
+    """The bound on all elements of the tensor from which the checked value is computed.
 
     None for a value behind a condition, or at an offset or a step (such as a column of a table): the elements
     in between may have any value.
@@ -337,7 +337,7 @@ OPERATORS: dict[str, Indexing] = {
 
 
 def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str, IndexBound]:
-    """Return bounds for an extern launch's index arguments, by variable; `seen` has the call's shapes."""
+    """Bounds for an extern launch's index arguments, by variable; `seen` has the call's shapes."""
     rule = OPERATORS.get(shim_operator(launch.kernel).removesuffix("_out"))
     if rule is None or launch.kind not in ("extern", "fallback_shim"):
         return {}

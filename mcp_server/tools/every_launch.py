@@ -121,7 +121,7 @@ class LaunchFlows:
         return found
 
     def _flow(self, step: Step) -> LaunchFlow:
-        """Return the readers of a launch's results. Those in `maybe` may only overwrite the memory."""
+        """The readers of a launch's results. Those in `maybe` may only overwrite the memory."""
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
@@ -141,7 +141,7 @@ class LaunchFlows:
 
     @cached_property
     def _read_from(self) -> dict[int, list[tuple[Step, str]]]:
-        """Return the readers of what a step writes, with the name they use, by number of that step."""
+        """The readers of what a step writes, with the name they use, by number of that step."""
         found: dict[int, list[tuple[Step, str]]] = {}
         for writer, reader, name in self.edges:
             found.setdefault(writer.order, []).append((reader, name))
@@ -229,7 +229,7 @@ class Judgement:
         )
 
     def _suspects(self, launch: int) -> list[int]:
-        """Return unjudged launches whose values reach this one without a judged launch in between."""
+        """Unjudged launches whose values reach this one without a judged launch in between."""
         open_ones = {each.launch for each in self.unjudged}
         found: set[int] = set()
         left = [launch]
@@ -264,7 +264,7 @@ def every_launch(
     constants: Sequence[ConstantDiffers],
     request: Mapping[str, object],
 ) -> EveryLaunch:
-    """Return the judgement of each launch; `request` asked the worker for the run with correct inputs."""
+    """The judgement of each launch; `request` asked the worker for the run with correct inputs."""
     if not request["probes"]:
         return EveryLaunch(summary=NO_PROBES)
     if not flows.nodes:

@@ -55,14 +55,14 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
 
 
 def in_words(root: ErrorFact) -> dict[str, str]:
-    """Return an error's fields, with names for the dtype and device codes that the runtime prints."""
+    """An error's fields, with names for the dtype and device codes that the runtime prints."""
     words = {"input_dtype": DTYPES, "input_device": DEVICES}.get(root.family.id, {})
     codes = {name: root.fields[name] for name in ("expected", "got") if words and name in root.fields}
     return {**root.fields, **{name: words.get(int(code), f"code {code}") for name, code in codes.items()}}
 
 
 def filled(template: str, root: ErrorFact) -> str:
-    """Return the template with the fields of the text. Empty if a field is missing or is no expression."""
+    """The template with the fields of the text. Empty if a field is missing or is no expression."""
     try:
         return template.format_map({name: e for name, e in in_words(root).items() if is_expression(e)})
     except KeyError:
@@ -78,7 +78,7 @@ def as_sentence(root: ErrorFact) -> str:
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
-    """Return the most useful next tool call, with placeholder paths for files that the log does not name."""
+    """The most useful next tool call, with placeholder paths for files that the log does not name."""
     if root is not None:
         advice = root.family.advice
     else:
@@ -103,7 +103,7 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
 
 
 def program_of(facts: LogFacts) -> dict[str, object]:
-    """Return the failing program, a script or command, as arguments of `diagnose`. Empty if not named."""
+    """The failing program, a script or command, as arguments of `diagnose`. Empty if not named."""
     for exception in facts.exceptions:
         first = exception.frames[0] if exception.frames else None
         if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
@@ -225,7 +225,7 @@ async def _facts_of(context: Context, text: str, log: Path | None) -> LogFacts:
 
 
 def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
-    """Return the part of the explanation for an error of a known family."""
+    """The part of the explanation for an error of a known family."""
     family, summary = root.family, as_sentence(root)
     return {
         "summary": summary,
@@ -249,7 +249,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
 
 
 def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
-    """Return the explanation of a text without a root error, and notes."""
+    """The explanation of a text without a root error, and notes."""
     guide, notes = MAIN_GUIDE, list[str]()
     if facts.last_launch:
         began = facts.last_launch.kernel
@@ -276,7 +276,7 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
 
 
 def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tuple[list[Fact], list[str]]:
-    """Return the package's launches where an index assertion may have failed, and notes."""
+    """The package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []
     view = view_package(package, model_name)
@@ -290,7 +290,7 @@ def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tup
 
 
 def _others(facts: LogFacts) -> list[OtherError]:
-    """Return the errors of other families than the root's: those of the highest rank first."""
+    """The errors of other families than the root's: those of the highest rank first."""
     root, others = facts.root, facts.errors
     if root is not None:
         of_others = (error for error in others if error.family.id != root.family.id)

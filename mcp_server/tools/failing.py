@@ -301,7 +301,7 @@ async def _run(
 
 
 def result_of_script(finished: Finished, failure: FailureShown) -> Result:
-    """Return what happened to the failure in a reproduction. Non-finite values as in eager count as gone."""
+    """What happened to the failure in a reproduction. Non-finite values as in eager count as gone."""
     try:
         shown = of_script(finished)
     except ProblemError:  # such as a hang
@@ -315,7 +315,7 @@ def result_of_script(finished: Finished, failure: FailureShown) -> Result:
 
 
 def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
-    """Return what happened to the failure in a compile of the whole program."""
+    """What happened to the failure in a compile of the whole program."""
     judged = trial.last(events.Judged)
     if failure.kind == "departs" and judged is not None and not judged.departs:
         return "gone"  # eager mode gives the same non-finite values

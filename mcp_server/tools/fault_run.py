@@ -103,7 +103,7 @@ class PackageTarget:
 
 
 def _given_to(run: WorkerRun) -> Given:
-    """Return the inputs of the call if all of them are tensors, else none."""
+    """The inputs of the call if all of them are tensors, else none."""
     given = run.last(events.Given)
     leaves = given.leaves if given is not None else []
     tensors = [replace(leaf, kind=leaf.kind or "tensor") for leaf in leaves if leaf.shape is not None]
@@ -170,7 +170,7 @@ def integer_tensors(view: PackageView) -> list[str]:
 
 
 def read_ranges(seen: Iterable[events.Argument]) -> dict[tuple[int, str], ValueRange]:
-    """Return minimum and maximum element by launch and variable, in the last run of the launch."""
+    """Minimum and maximum element by launch and variable, in the last run of the launch."""
     return {
         (each.launch, each.name): ValueRange(int(each.min), int(each.max))
         for each in seen
@@ -226,7 +226,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
 
 
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
-    """Return the words before the interpreter; options of compute-sanitizer 2025.3 and 2026.4."""
+    """The words before the interpreter; options of compute-sanitizer 2025.3 and 2026.4."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
     return (
         *(str(program), "--tool", tool, *padding, "--print-limit", str(PRINT_LIMIT)),
@@ -236,7 +236,7 @@ def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
 
 
 def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that must not reach a process under the sanitizer."""
+    """The variables that must not reach a process under the sanitizer."""
     return (*_FOREIGN, *(name for name in _ALLOCATOR if "expandable_segments" in env.get(name, "")))
 
 
@@ -263,7 +263,7 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
 
 
 def _printed(text: str) -> list[Access]:
-    """Return the index assertion that generated code printed, if `text` is one."""
+    """The index assertion that generated code printed, if `text` is one."""
     assertion = read_assertion(text)
     if assertion is None:
         return []
@@ -298,7 +298,7 @@ async def run_core_dump(context: Context, target: Target) -> FaultRun:
 
 
 def core_environment(directory: Path) -> dict[str, str]:
-    """Return the variables that make the driver (565 and newer) write a light core dump to `directory`."""
+    """The variables that make the driver (565 and newer) write a light core dump to `directory`."""
     return {
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
         "CUDA_COREDUMP_FILE": str(directory / "core.%p"),
@@ -308,7 +308,7 @@ def core_environment(directory: Path) -> dict[str, str]:
 
 
 async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
-    """Return the bad access of the dump in `directory`, or else of the driver's log in `output`, or None."""
+    """The bad access of the dump in `directory`, or else of the driver's log in `output`, or None."""
     core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
     if core is not None and debugger is not None:
         asked = [part for command in _ASK for part in ("-ex", command)]
@@ -376,7 +376,7 @@ def _check_rebuilt(target: Target) -> None:
 
 
 def _native_accesses(run: FaultRun) -> list[Access]:
-    """Return sanitizer reports, the printed assertion and a native stack; else the launch that died."""
+    """Sanitizer reports, the printed assertion and a native stack; else the launch that died."""
     output, journal = run.done.finished.output, run.evidence.journal
     with output.open(encoding="utf-8", errors="replace") as lines:
         native = read_native(lines)
@@ -391,7 +391,7 @@ def _native_accesses(run: FaultRun) -> list[Access]:
 
 
 def _assertions_in(output: Path) -> list[Access]:
-    """Return the first index assertion of an output, with the location on a later line."""
+    """The first index assertion of an output, with the location on a later line."""
     text = output.read_text(encoding="utf-8", errors="replace")[-200_000:]
     at = text.find("index out of bounds: ")
     return _printed(text[at : at + 2000]) if at >= 0 else []

@@ -143,7 +143,7 @@ class Reader:
         return [self._seen(stack) for stack in found]
 
     def site_of(self, thread: ThreadState) -> CrashSite:
-        """Return where and how a thread died."""
+        """Where and how a thread died."""
         stack, seen = self._library.unwinder.addresses(thread), self.remains
         return crash_site(thread.signal, thread.number, seen.address, thread.sp, stack, seen.maps, seen.said)
 
@@ -171,7 +171,7 @@ class Reader:
         return not self.remains.unknown and all(each.forever for each in self.remains.threads)
 
     def _call(self, address: int, number: int) -> Frame:
-        """Return library and function of an active call. The function is empty for most foreign libraries."""
+        """Library and function of an active call. The function is empty for most foreign libraries."""
         found = self.remains.mapping(address)
         if found is None:
             return Frame(f"{address:#x}", "")
@@ -182,7 +182,7 @@ class Reader:
         return Frame(name, function_at(Path(found.path), offset) if NAMED.match(name) else "")
 
     def _holders(self, stack: _Stack, found: Sequence[_Stack]) -> list[int]:
-        """Return the threads that hold what this one waits for. Empty if unknown."""
+        """The threads that hold what this one waits for. Empty if unknown."""
         if stack.waits is None:
             return []
         kind, others = stack.waits[0], [each for each in found if each is not stack]
@@ -201,7 +201,7 @@ class Reader:
         return []
 
     def _team(self, stack: _Stack, others: Sequence[_Stack]) -> list[_Stack]:
-        """Return the threads of the waiting thread's OpenMP team that have not reached its barrier."""
+        """The threads of the waiting thread's OpenMP team that have not reached its barrier."""
         barrier = stack.state.lock
         late = [each for each in others if not barrier or each.state.lock != barrier]
         return [each for each in late if barrier and in_team(each.state, barrier, self.remains)]
@@ -223,7 +223,7 @@ class Reader:
         )
 
     def _launch(self, names: Sequence[str], lines: Sequence[SourceLine | None]) -> Launch | None:
-        """Return the launch that `run_impl` executes, else that of a kernel that is launched only once."""
+        """The launch that `run_impl` executes, else that of a kernel that is launched only once."""
         launches = self.view.wrapper.launches
         for name, line in zip(names, lines, strict=True):
             if "8run_impl" in name and line is not None and line.file.endswith(".wrapper.cpp"):
@@ -253,7 +253,7 @@ class Reader:
         return ": ".join(filter(None, (where, does))) or "in the package, outside a launch"
 
     def _host(self, stack: _Stack) -> list[ModelLocation]:
-        """Return the line of the host's code where a thread outside the package is."""
+        """The line of the host's code where a thread outside the package is."""
         lines = host_lines(stack.addresses, self.remains.maps) if not stack.inside else iter(())
         return [ModelLocation(file=each.file, line=each.line) for each in islice(lines, 1)]
 
@@ -264,7 +264,7 @@ class Reader:
         return f"{call.function or self.library.name}" + (f" at {_short(line)}" if line else "")
 
     def _code(self, line: SourceLine) -> str:
-        """Return the text of a source line in the package. Empty if absent."""
+        """The text of a source line in the package. Empty if absent."""
         name = PurePosixPath(line.file).name
         member = next(
             (each for each in self.view.package.files.members if each.name.endswith(f"/{name}")), None
@@ -287,7 +287,7 @@ LOCKS = ("gil", "mutex", "rwlock")
 
 
 def _reached(roots: Sequence[_Stack], known: Mapping[int, _Stack]) -> set[int]:
-    """Return the numbers of `roots` and of the threads that they wait for, directly or indirectly."""
+    """The numbers of `roots` and of the threads that they wait for, directly or indirectly."""
     found: set[int] = set()
     new = {each.state.number for each in roots}
     while new:

@@ -134,7 +134,7 @@ class KernelIO(Record):
 
 
 def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
-    """Return the first bad value of these launches, in the order of the call.
+    """The first bad value of these launches, in the order of the call.
 
     Values that may be an intended mask count only if nothing else is bad.
     """
@@ -228,7 +228,7 @@ def _written(launch: LaunchValues, argument: ArgumentValues, model: PackageView)
 
 
 def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model: PackageView) -> OddElement:
-    """Return the element with its index in the constant, which a launch may read transposed."""
+    """The element with its index in the constant, which a launch may read transposed."""
     constant = next((each for each in model.package.constants if each.name == name), None)
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
         return element
@@ -240,7 +240,7 @@ def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model
 
 
 def _label(model: PackageView, name: str) -> str:
-    """Return the user's name for a tensor: the place of an input in the arguments, a constant's full name."""
+    """The user's name for a tensor: the place of an input in the arguments, a constant's full name."""
     inputs = {taken.name: taken.label for taken in model.package.inputs}
     constants = {constant.name: constant.fqn for constant in model.package.constants}
     return inputs.get(name) or constants.get(name) or name
@@ -298,7 +298,7 @@ class Choice:
         return Choice(sorted(wanted), (), buffers)
 
     def of(self, launch: LaunchValues) -> LaunchValues | None:
-        """Return the launch with only the chosen buffers. None if the launch is not chosen."""
+        """The launch with only the chosen buffers. None if the launch is not chosen."""
         if self.launches and launch.launch not in self.launches:
             return None
         if self.kernels and launch.kernel not in self.kernels:

@@ -183,7 +183,7 @@ async def locate_in_program(
 
 
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
-    """Return the failing or suspect call as a package workload, or None and the reason."""
+    """The failing or suspect call as a package workload, or None and the reason."""
     phase = failing_phase(seen)
     if in_graph(seen) and seen.failing is None and not seen.finished.ok:
         return (
@@ -228,7 +228,7 @@ async def run_under_checker(
 
 
 def _loaded(seen: Capture) -> Path:
-    """Return the package of the suspect call, or the last one loaded.
+    """The package of the suspect call, or the last one loaded.
 
     A bare library is taken from where it was loaded, because its sources are in the same folder.
     """

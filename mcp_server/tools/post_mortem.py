@@ -91,7 +91,7 @@ async def post_mortem_of_folder(context: Context, package: Path, folder: Path) -
 
 
 def _signature(found: PostMortem) -> str:
-    """Return what core files of one fault have in common: signal, kernel and line."""
+    """What core files of one fault have in common: signal, kernel and line."""
     first = found.threads[0] if found.threads and found.crashed_inside else None
     ended = found.signal or "no signal"
     return f"{ended} in {first.kernel or 'the package'}, {first.generated}" if first else f"{ended} elsewhere"
@@ -149,7 +149,7 @@ def read_core(
 
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
-    """Return the inputs of the first thread's call as text. Empty if not all of their values are there."""
+    """The inputs of the first thread's call as text. Empty if not all of their values are there."""
     # A worker works for another thread's call.
     calls = [each for each in inside if not each.is_worker and each.launch == inside[0].launch]
     numbers = [each.thread for each in (calls or inside)[:1]] or [each.number for each in remains.threads[:1]]

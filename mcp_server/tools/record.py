@@ -21,7 +21,7 @@ MOST_CALLS = 10
 
 
 def options_of(directory: Path | None, mode: str, ring_mb: int, budget_mb: int) -> RecorderOptions:
-    """Return the options. The default folder is in memory, because recordings are rewritten constantly."""
+    """The options. The default folder is in memory, because recordings are rewritten constantly."""
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
     folder = directory or Path(root, f"aoti-debug-recordings-{os.getuid()}")
     return RecorderOptions(str(folder), mode, ring_mb, budget_mb)

@@ -184,7 +184,7 @@ class Reduction:
         await self._seed(replace(start, keep=search.kept))
 
     async def first_failing(self, plans: Sequence[Plan]) -> int | None:
-        """Return the number of the first plan that still fails in the same way, or None."""
+        """The number of the first plan that still fails in the same way, or None."""
         known = next((n for n, plan in enumerate(plans) if self.tried.get(plan)), None)
         cuts = await self._cut([plan for plan in plans[:known] if plan not in self.tried])
         limit, ended = anyio.CapacityLimiter(most_children()), set[Plan]()
@@ -211,7 +211,7 @@ class Reduction:
         return plans.index(found)
 
     async def _cut(self, plans: list[Plan]) -> dict[Plan, events.Cut]:
-        """Return the scripts of the plans that yield a program."""
+        """The scripts of the plans that yield a program."""
         if not plans:
             return {}
         directory = self.context.fresh("candidates")
@@ -233,7 +233,7 @@ class Reduction:
         link.replace(link.with_name("best"))
 
     async def _start(self, guess: str) -> Plan | None:
-        """Return a plan that fails. Parts around the suspect node come first, as they compile much sooner."""
+        """A plan that fails. Parts around the suspect node come first, as they compile much sooner."""
         units = tuple(self.units.readers)
         parts = [Plan(keep) for keep in self._around(guess) if len(keep) < len(units)]
         whole = [Plan(units), Plan(units, dynamic=True)] if self.units.dynamic else [Plan(units)]
@@ -244,7 +244,7 @@ class Reduction:
         return None
 
     def _around(self, guess: str) -> list[tuple[str, ...]]:
-        """Return three candidates: the node, the node with its readers, the node with all its dependents."""
+        """Three candidates: the node, the node with its readers, the node with all its dependents."""
         readers = self.units.readers
         if guess not in readers:
             return []
@@ -307,7 +307,7 @@ async def _verified(context: Context, failing: Failing, search: Reduction, *, co
 def _reproduced(
     context: Context, failing: Failing, directory: Path, finished: Finished, cut: events.Cut, plan: Plan
 ) -> dict[str, object]:
-    """Return the fields of the result that the reproduction in `directory` gives."""
+    """The fields of the result that the reproduction in `directory` gives."""
     python = str(context.python_for(failing.target.workload))
     return {
         "outcome": "reduced",

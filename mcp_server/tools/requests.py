@@ -21,7 +21,7 @@ INPUTS_HELP = """a file of torch.save, or specs such as '[{"shape": [8, 64], "dt
 
 
 def package_request(workload: PackageWorkload) -> RunRequest:
-    """Return what all worker requests about a package's call have in common; `inputs` may be None."""
+    """What all worker requests about a package's call have in common; `inputs` may be None."""
     inputs = workload.inputs
     return {
         "package": str(workload.package),
@@ -123,7 +123,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
 def called_package(
     request: ReplayRequest, inputs: Path, workload: ScriptWorkload | CommandWorkload
 ) -> PackageWorkload:
-    """Return the call of a replay as a workload, without earlier steps, in the program's environment."""
+    """The call of a replay as a workload, without earlier steps, in the program's environment."""
     return PackageWorkload(
         package=Path(request["package"]),
         inputs=inputs,
@@ -146,7 +146,7 @@ def _step(each: CapturedUpdate | CapturedCall) -> Step:
 
 
 def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
-    """Return the worker's request for the program that the script itself compiled (worker/loading.py).
+    """The worker's request for the program that the script itself compiled (worker/loading.py).
 
     None if it is not an exported program, or if a child process of the script compiled it.
     """

@@ -127,7 +127,7 @@ def _in_a_launch(thread: ThreadSeen, looks: Sequence[Look]) -> ThreadSeen:
 
 
 def _where(thread: ThreadSeen) -> tuple[object, ...]:
-    """Return what stays the same while a thread does not move. A computing thread may change launches."""
+    """What stays the same while a thread does not move. A computing thread may change launches."""
     if thread.waits_for:  # a thread that waits for the GIL wakes up again and again
         return thread.launch, thread.waits_for, *thread.held_by
     return ("computes",) if thread.computes else (thread.launch, *thread.frames)
@@ -172,7 +172,7 @@ def _recording(ring: Path | None) -> Recording | None:
 
 
 def _loaded_by(pid: int) -> Path:
-    """Return the library of the one package that the process has loaded, where it was unpacked."""
+    """The library of the one package that the process has loaded, where it was unpacked."""
     with open_process(pid) as remains:
         paths = (each.path.removesuffix(" (deleted)").removesuffix(ORIGINAL) for each in remains.maps)
         found = list(dict.fromkeys(Path(path) for path in paths if path.endswith(LIBRARY)))
@@ -198,20 +198,20 @@ def _flights(recording: Recording | None) -> dict[int, Flight]:
 
 
 def _served(first: Recording | None, second: Recording | None) -> int | None:
-    """Return the number of calls that ended between two looks at the ring."""
+    """The number of calls that ended between two looks at the ring."""
     if first is None or second is None:
         return None
     return sum(_last(second).values()) - sum(_last(first).values())
 
 
 def _last(recording: Recording) -> dict[int, int]:
-    """Return the number of ended calls in each slot, taken from its newest ended call."""
+    """The number of ended calls in each slot, taken from its newest ended call."""
     ended = sorted((call.sequence, call.slot) for call in recording.calls if call.end_ns is not None)
     return {slot: sequence for sequence, slot in ended}
 
 
 def _moved(first: Recording | None, second: Recording | None) -> frozenset[int]:
-    """Return the threads whose open call at the first look has ended since."""
+    """The threads whose open call at the first look has ended since."""
     if first is None or second is None:
         return frozenset()
     open_now = {(c.thread, c.slot, c.sequence) for c in second.calls if c.end_ns is None}

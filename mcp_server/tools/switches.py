@@ -129,7 +129,7 @@ class Bisected(Record):
 
 
 def switches_of(failing: Failing) -> dict[str, object]:
-    """Return the options to try for a program; if its device is unknown, those of all devices."""
+    """The options to try for a program; if its device is unknown, those of all devices."""
     device = failing.target.device
     kinds = ("any", device) if device else ("any", "cpu", "cuda")
     found = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
@@ -137,7 +137,7 @@ def switches_of(failing: Failing) -> dict[str, object]:
 
 
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
-    """Return the time of a call after the change divided by before. None if one was not timed."""
+    """The time of a call after the change divided by before. None if one was not timed."""
     timed, again = before.last(events.Timed), after.last(events.Timed)
     if not (timed and again and timed.seconds):
         return None
@@ -145,7 +145,7 @@ def price(before: WorkerRun, after: WorkerRun) -> float | None:
 
 
 def workaround_lines(asked: protocol.Workaround) -> str:
-    """Return the code of a workaround."""
+    """The code of a workaround."""
     lines = [
         f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
         for name in asked.get("decompositions", ())
@@ -206,7 +206,7 @@ class Wave:
 
 
 def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
-    """Return the names that exist in this release of torch."""
+    """The names that exist in this release of torch."""
     found = [event for run in runs.values() if (event := run.last(events.Switched)) is not None]
     return tuple(name for name in names if any(name in event.names for event in found))
 
@@ -269,7 +269,7 @@ async def _confirmed(
 async def fewest(
     names: Names, alone: Names, parallel: int, run: Callable[[Sequence[Names]], Awaitable[list[Result]]]
 ) -> Names:
-    """Return the fewest of `names` that were seen to help. Empty if not even all of them help.
+    """The fewest of `names` that were seen to help. Empty if not even all of them help.
 
     `run` returns the result for each group of names, `parallel` of them at once. Names in `alone` are tried
     first. The others are split as long as one part helps by itself.

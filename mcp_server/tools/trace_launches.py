@@ -104,7 +104,7 @@ async def trace_launches(
 def _traced(
     context: Context, prepared: Trace, journal_file: Path, view: PackageView, finished: Finished
 ) -> Trace:
-    """Return the trace of a run that has ended, from its journal."""
+    """The trace of a run that has ended, from its journal."""
     journal = read_journal_file(journal_file)
     known = {
         number: (launch.line, view.provenance(launch).locations) for number, launch in numbered(view.wrapper)
@@ -132,7 +132,7 @@ def _traced(
 
 
 def journal_environment(journal: Path) -> dict[str, str]:
-    """Return the variables that make an instrumented package write its journal, in Python or a C++ host."""
+    """The variables that make an instrumented package write its journal, in Python or a C++ host."""
     return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": "1"}
 
 

@@ -73,7 +73,7 @@ def compare_all(expected: Tensors, actual: Tensors) -> Compared:
 
 
 def with_distances(found: Comparison, expected: Tensors, actual: Tensors) -> list[ExpectedOutput]:
-    """Return the compared outputs with the results of `distance`."""
+    """The compared outputs with the results of `distance`."""
     outputs = []
     for each, want, got in zip(found.outputs, expected, actual):
         same = want.shape == got.shape
@@ -90,7 +90,7 @@ def equal(expected: Tensors, actual: Tensors, limits: Limits = (None, None)) -> 
 
 
 def faults(outputs: Tensors, expected: Tensors | None, infinities: bool, limits: Limits) -> Tensors:
-    """Return masks of faulty elements: unexpected NaN (and infinities, if `infinities`) and wrong values."""
+    """Masks of faulty elements: unexpected NaN (and infinities, if `infinities`) and wrong values."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -183,7 +183,7 @@ def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limit
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[float | None, float | None]:
-    """Return the largest difference of finite elements, and the largest magnitude of expected ones.
+    """The largest difference of finite elements, and the largest magnitude of expected ones.
 
     Both are None for complex tensors, and unless the same elements are finite.
     """
@@ -204,7 +204,7 @@ def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
 
 
 def input_change(place: int, before: Any, after: Any) -> InputChange | None:
-    """Return the change of one input. None if it is unchanged."""
+    """The change of one input. None if it is unchanged."""
     if before is after or not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return None
     layout = _layout(before, after)
@@ -240,7 +240,7 @@ def _first(old: torch.Tensor, now: torch.Tensor, mask: torch.Tensor) -> tuple[El
 
 
 def _differs(got: torch.Tensor, want: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """Return a mask of the elements that differ by more than the tolerance of the coarser dtype."""
+    """A mask of the elements that differ by more than the tolerance of the coarser dtype."""
     own = max(tolerance(tensor.dtype) for tensor in (got, want))
     rtol, atol = (one if asked is None else asked for one, asked in zip(own, limits))
     actual, reference = wide(got), wide(want)
@@ -315,7 +315,7 @@ def measure(got: torch.Tensor, want: Expected) -> Closeness:
 def _allowed(
     got: torch.Tensor, want: Expected, eager: torch.Tensor, runs: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tolerance of each element, and its tolerance if factors are rounded to TF32."""
+    """The tolerance of each element, and its tolerance if factors are rounded to TF32."""
     eps = max(eps_of(each.dtype) for each in (got, want.eager))
     exact = runs[0] if runs else eager
     size = finite(exact)
@@ -331,7 +331,7 @@ def _allowed(
 
 
 def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
-    """Return how far rounding moves each element: the root mean square of the distances from `exact`."""
+    """How far rounding moves each element: the root mean square of the distances from `exact`."""
     squares = torch.zeros(exact.shape, dtype=torch.float64, device=exact.device)
     for each in others:  # one at a time, because a tensor may be large
         squares += finite(each - exact).square()
@@ -343,7 +343,7 @@ def moves(exact: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:
-    """Return magnitudes in float64, with 0 for values that are not finite."""
+    """Magnitudes in float64, with 0 for values that are not finite."""
     return values.abs().double().nan_to_num(nan=0.0, posinf=0.0)
 
 
@@ -356,7 +356,7 @@ def eps_of(dtype: torch.dtype) -> float:
 
 
 def _away(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Return absolute differences: 0 for equal infinities or two NaN, infinity for NaN in one only."""
+    """Absolute differences: 0 for equal infinities or two NaN, infinity for NaN in one only."""
     away = (value - reference).abs().double().nan_to_num(nan=math.inf, posinf=math.inf)
     return torch.where(unequal(value, reference), away, 0.0)
 

@@ -97,7 +97,7 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
 
 
 def _size(tensor: torch.Tensor) -> float:
-    """Return the largest finite magnitude. 0 for integers, which must be equal."""
+    """The largest finite magnitude. 0 for integers, which must be equal."""
     if not tensor.is_floating_point():
         return 0.0
     finite = tensor[torch.isfinite(tensor)]
@@ -120,7 +120,7 @@ class Bench:
     alive: list[Any] = field(default_factory=list)  # constants of updates: the loader keeps no reference
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """Return the outputs of one call of a fresh load. They may alias weights until the next run."""
+        """The outputs of one call of a fresh load. They may alias weights until the next run."""
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
@@ -192,7 +192,7 @@ def report_outputs(got: list[torch.Tensor], wanted: list[Expected], report: Repo
 def marks(
     kind: str, report: Report, unset: Mapping[str, list[str]] = {}, constants: ComparedConstants | None = None
 ) -> Callable[[Event], bool]:
-    """Return a subscriber that fills `unset` tensors with NaN, and reports checksums of written ones."""
+    """A subscriber that fills `unset` tensors with NaN, and reports checksums of written ones."""
 
     def take(event: Event) -> bool:
         if constants is not None:
@@ -297,7 +297,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Judged | None:
-        """Return the nearest candidate within the tolerance. None if there is none."""
+        """The nearest candidate within the tolerance. None if there is none."""
         measured = [(measure(tensor, one.want), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
@@ -305,7 +305,7 @@ class Judge:
 
 
 def _reported(place: OfLaunch, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
-    """Return the judgement of a tensor as an event."""
+    """The judgement of a tensor as an event."""
     stored, measured = judged.stored, judged.facts
     if stored is None or measured is None:
         return LaunchJudged(**vars(place), why=judged.why)

@@ -98,7 +98,7 @@ class LaunchByLaunch:
         return verified(number, meaning, {place: after[place] for place in written if place in after})
 
     def as_read(self, launch: LaunchAlone, tensors: Tensors) -> Tensors:
-        """Return the tensors in the layouts in which the kernel reads their memory."""
+        """The tensors in the layouts in which the kernel reads their memory."""
         known = {}
         for place, text in launch["assumed"]:
             with contextlib.suppress(NameError):  # the program has no such size: keep the tensor's layout
@@ -176,7 +176,7 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def as_read(tensor: torch.Tensor, sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor's memory from its first element on with the given sizes, strides and dtype."""
+    """A tensor's memory from its first element on with the given sizes, strides and dtype."""
     if tensor.dtype is dtype and tensor.stride() == strides and tensor.shape == sizes:
         return tensor
     size = tensor.element_size()
@@ -263,7 +263,7 @@ class Meaning:
 
 
 def moved_by(number: int) -> Prepared:
-    """Return a conversion to float64. Unless `number` is 0, it moves each element by a float32 rounding.
+    """A conversion to float64. Unless `number` is 0, it moves each element by a float32 rounding.
 
     Above `MORE`, it moves them by `ROUNDINGS`. Each tensor moves differently: if all moved alike, differences
     and comparisons of them would not change.
@@ -312,7 +312,7 @@ class InFloat64(TorchFunctionMode):
 
 
 def random_states() -> list[torch.Tensor]:
-    """Return the states of the random generators of the CPU and of each GPU in use."""
+    """The states of the random generators of the CPU and of each GPU in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
@@ -323,7 +323,7 @@ def set_random_states(states: list[torch.Tensor]) -> None:
 
 
 def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
-    """Return the tensors of a launch, and the places of those that it writes."""
+    """The tensors of a launch, and the places of those that it writes."""
     found: Tensors = {}
     written = []
     turns: dict[str, int] = {}
@@ -443,7 +443,7 @@ def operate_judge_captures(request: CapturesRequest, report: Report) -> None:
 
 
 def captured_arguments(path: str) -> tuple[list[torch.Tensor | None], list[Any]]:
-    """Return the tensors (None: undefined) and numbers of a kernel capture. May raise `Refused`."""
+    """The tensors (None: undefined) and numbers of a kernel capture. May raise `Refused`."""
     loaded = load_file(path, "kernel capture", "cpu", [restore_type_tag])
     arguments = loaded.get("args") if isinstance(loaded, dict) else None
     if not isinstance(arguments, list):
@@ -521,7 +521,7 @@ class Program:
             return None
 
     def _outputs(self, flat: list[Any], prepared: Prepared) -> dict[int, torch.Tensor]:
-        """Return the outputs of a new model, because a call may change the buffers of a model."""
+        """The outputs of a new model, because a call may change the buffers of a model."""
         first = self.model is None
         torch.manual_seed(SEED)
         with torch.no_grad():

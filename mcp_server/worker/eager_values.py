@@ -22,7 +22,7 @@ MOST_EAGER_S = 5.0  # a slower program is not run many times in float64
 
 
 def operator_name(node: torch.fx.Node) -> str:
-    """Return the operator, such as `linear` for `aten.linear.default`."""
+    """The operator, such as `linear` for `aten.linear.default`."""
     return str(node.target).replace("aten.", "", 1).split(".")[0]
 
 
@@ -75,7 +75,7 @@ def expectations(
 
 
 def _of_node(name: str, eager: Recorder, exact: list[Recorder]) -> list[Expected]:
-    """Return the values of a node, each with those of the exact runs that kept as many."""
+    """The values of a node, each with those of the exact runs that kept as many."""
     values = eager.kept[name]
     kept = [found for one in exact if len(found := one.kept.get(name, [])) == len(values)]
     return [
@@ -149,7 +149,7 @@ class Recorder(torch.fx.Interpreter):
             self.kept.setdefault(node.name, []).append(tensor.detach().clone())
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
-        """Return how many numbers are summed for each element of the result."""
+        """How many numbers are summed for each element of the result."""
         inputs = only_tensors(self.fetch_args_kwargs_from_env(node))
         made = only_tensors(result)
         if not inputs or not made:
@@ -164,7 +164,7 @@ class Recorder(torch.fx.Interpreter):
         return max(1.0, first.numel() / max(made[0].numel(), 1))
 
     def without_bias(self, node: torch.fx.Node) -> list[torch.Tensor]:
-        """Return the product without the bias, which Inductor may add in a later kernel."""
+        """The product without the bias, which Inductor may add in a later kernel."""
         place, factors = BIAS.get(operator_name(node), (0, ()))
         args = self.fetch_args_kwargs_from_env(node)[0]
         if not factors or len(args) <= max(place, *factors) or len(args) > 3:
@@ -222,7 +222,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map_only(torch.Tensor, lambda factor: self.moved(factor, TF32_EPS), given)
 
     def rounded(self, node: torch.fx.Node, result: Any) -> Any:
-        """Return the result with rounding errors. Views stay as they are, to share memory with their base."""
+        """The result with rounding errors. Views stay as they are, to share memory with their base."""
         shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:
@@ -234,7 +234,7 @@ class ExactRecorder(Recorder):
         return _pytree.tree_map(perturbed, result, fakes(node, result))
 
     def moved(self, value: torch.Tensor, eps: float) -> torch.Tensor:
-        """Return the value with a random relative error of at most `eps` / 2 in each element."""
+        """The value with a random relative error of at most `eps` / 2 in each element."""
         device = value.device
         if not eps_of(value.dtype):
             return value
@@ -260,14 +260,14 @@ def uses_tf32(node: torch.fx.Node) -> bool:
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:
-    """Return the fake results of a node, or `value` if they do not have its structure."""
+    """The fake results of a node, or `value` if they do not have its structure."""
     fake = node.meta.get("val")
     same = _pytree.tree_structure(fake) == _pytree.tree_structure(value)
     return fake if fake is not None and same else value
 
 
 def widened(value: Any) -> Any:
-    """Return floating-point tensors as float64, complex ones as complex128, anything else unchanged."""
+    """Floating-point tensors as float64, complex ones as complex128, anything else unchanged."""
     inexact = isinstance(value, torch.Tensor) and (value.is_complex() or value.is_floating_point())
     return widest(value) if inexact else value
 

@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 def encode_layout(tensor: torch.Tensor) -> Encoded:
-    """Return `tensors.layout` as JSON."""
+    """`tensors.layout` as JSON."""
     if not is_strided(tensor):
         return Encoded(report_encode(layout(tensor)))
     place = (tensor.stride(), tensor.storage_offset(), tensor.is_contiguous(), alignment(tensor))
@@ -78,7 +78,7 @@ BY_OPERATOR = "aot_inductor.custom_ops_to_c_shims"
 
 
 def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
-    """Return `configs` as JSON, and whether `decode` restores them exactly."""
+    """`configs` as JSON, and whether `decode` restores them exactly."""
     named = dict(configs)
     if isinstance(named.get(BY_OPERATOR), dict):
         named[BY_OPERATOR] = {str(operator): shims for operator, shims in named[BY_OPERATOR].items()}
@@ -101,7 +101,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """Return the user's frames as JSON, innermost first. Cached, because reading source lines takes time."""
+    """The user's frames as JSON, innermost first. Cached, because reading source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 
@@ -111,13 +111,13 @@ def _frames_text(chain: tuple[tuple[CodeType, int], ...]) -> Encoded:
 
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Return the user's frames through which an exception passed, innermost first, with the line in each."""
+    """The user's frames through which an exception passed, innermost first, with the line in each."""
     places = reversed(list(traceback.walk_tb(error.__traceback__)))
     return [(frame, line) for frame, line in places if not is_ours(frame.f_code)][:FRAMES]
 
 
 def callers() -> list[FrameType]:
-    """Return the user's frames of the current thread, innermost first."""
+    """The user's frames of the current thread, innermost first."""
     found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < FRAMES:
@@ -147,7 +147,7 @@ _dumped: list[tuple[Any, str]] = []  # the last tree and its text; most calls of
 
 
 def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
-    """Return a record for `torch.save`, with at most `cap` bytes of tensors. May raise `TooLarge`."""
+    """A record for `torch.save`, with at most `cap` bytes of tensors. May raise `TooLarge`."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     if not _dumped or _dumped[0][0] != spec:
         try:
@@ -175,7 +175,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
 
 
 def restore(record: CallRecord) -> tuple[list[Any], tuple[Any, Any] | None]:
-    """Return the leaves, and (args, kwargs), or None if the tree or a leaf could not be saved."""
+    """The leaves, and (args, kwargs), or None if the tree or a leaf could not be saved."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
     ]

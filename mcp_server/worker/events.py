@@ -290,7 +290,7 @@ class Comparison:
 
     @property
     def innocent(self) -> int:
-        """Return the number of elements that differ although they were not at fault."""
+        """The number of elements that differ although they were not at fault."""
         return sum(output.innocent for output in self.outputs)
 
 

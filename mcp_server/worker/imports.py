@@ -107,7 +107,7 @@ class Names:
                 yield item.optional_vars.id
 
     def full(self, node: ast.AST) -> str:
-        """Return the text of `a.b.c`, with the full name of an imported `a`. "" for other expressions."""
+        """The text of `a.b.c`, with the full name of an imported `a`. "" for other expressions."""
         if isinstance(node, ast.Attribute):
             base = self.full(node.value)
             return base + "." + node.attr if base else ""
@@ -205,7 +205,7 @@ class _Script:
         return wanted
 
     def why_not(self, numbers: set[int]) -> str:
-        """Return why these statements would run the program, or "" if they would not."""
+        """Why these statements would run the program, or "" if they would not."""
         for node in (self.statements[n].node for n in sorted(numbers)):
             reasons = [
                 "it is a {} statement".format(type(each).__name__.lower())
@@ -220,7 +220,7 @@ class _Script:
 
 
 def registrations(source: bytes, path: str) -> RegistrationSlice:
-    """Return the statements that register operators, and those that they need, in their order."""
+    """The statements that register operators, and those that they need, in their order."""
     try:
         script = _Script(source, path)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -258,7 +258,7 @@ def _reads(code: CodeType) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> str:
-    """Return `name` for a statement `name[i] = …`, `name.part = …` or `name.method(…)`. Else ""."""
+    """`name` for a statement `name[i] = …`, `name.part = …` or `name.method(…)`. Else ""."""
     target: ast.expr | None = None
     if isinstance(node, _ASSIGNMENTS):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -271,7 +271,7 @@ def _changed(node: ast.stmt) -> str:
 
 
 def _imported(node: ast.stmt) -> set[str]:
-    """Return the top-level modules that a statement imports."""
+    """The top-level modules that a statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name.partition(".")[0] for alias in node.names}
     return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
@@ -343,7 +343,7 @@ def _directory_first(path: str) -> str:
 
 
 def module_of(path: str, name: str) -> ModuleType:
-    """Return a new module for a file. `run` executes it."""
+    """A new module for a file. `run` executes it."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)

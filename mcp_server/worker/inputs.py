@@ -70,7 +70,7 @@ def load_file(path: str, what: str = "inputs file", where: Any = None, safe: Seq
 
 
 def arrange(loaded: Any, path: str) -> Inputs:
-    """Return the arguments that a loaded inputs file has. May raise `Refused`."""
+    """The arguments that a loaded inputs file has. May raise `Refused`."""
     if isinstance(loaded, torch.Tensor):
         return Inputs((loaded,), {})
     if isinstance(loaded, (list, tuple)):
@@ -86,7 +86,7 @@ def arrange(loaded: Any, path: str) -> Inputs:
 
 
 def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Return a random tensor. Integers include `high`; they are drawn in float64, exact up to 2**53."""
+    """A random tensor. Integers include `high`; they are drawn in float64, exact up to 2**53."""
     name = spec.get("dtype") or "float32"
     dtype = getattr(torch, name.replace("torch.", ""), None)
     if not isinstance(dtype, torch.dtype):
@@ -116,13 +116,13 @@ def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 
 
 def strided(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Return a copy with these strides in new memory, which has the allocator's alignment."""
+    """A copy with these strides in new memory, which has the allocator's alignment."""
     memory = torch.zeros(span(values.shape, stride), dtype=values.dtype, device=values.device)
     return memory.as_strided(values.shape, tuple(stride)).copy_(values)
 
 
 def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
-    """Return the inputs from a file or from specs. Specs give the same values each time."""
+    """The inputs from a file or from specs. Specs give the same values each time."""
     if asked is None:
         raise Refused("no inputs were given", None, "a file written by torch.save, or a list of specs")
     if isinstance(asked, str):

@@ -82,7 +82,7 @@ Form = Callable[[Any], torch.fx.Interpreter]
 
 
 def _forms(watcher: Watcher, request: ExportedRequest) -> dict[str, Form]:
-    """Return other forms of the program, of which the user may have meant one."""
+    """Other forms of the program, of which the user may have meant one."""
     forms: dict[str, Form] = {}
     if watcher.overflowed:
         forms["int64"] = lambda program: Formed(program.module(), exact, watcher.overflowed)
@@ -115,7 +115,7 @@ def _compare_forms(
 
 
 def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
-    """Return an interpreter of the program with weights from a file."""
+    """An interpreter of the program with weights from a file."""
     with torch.no_grad():
         for name, value in torch.load(path, weights_only=True).items():
             if name in program.state_dict and program.state_dict[name].shape == value.shape:
@@ -124,7 +124,7 @@ def _with_weights(program: Any, path: str) -> torch.fx.Interpreter:
 
 
 def _evaluated(module: Any, nodes: set[str]) -> torch.fx.Interpreter:
-    """Return an interpreter of the program with the operators of `nodes` in evaluation mode."""
+    """An interpreter of the program with the operators of `nodes` in evaluation mode."""
     for node in module.graph.nodes:
         if node.name in nodes:
             args, kwargs = list(node.args), dict(node.kwargs)
@@ -223,7 +223,7 @@ class Watcher(torch.fx.Interpreter):
         return result
 
     def _behind(self, node: torch.fx.Node) -> set[str]:
-        """Return the nodes from which the integer inputs of `node` are computed."""
+        """The nodes from which the integer inputs of `node` are computed."""
         seen: set[torch.fx.Node] = set()
         left = [one for one in node.all_input_nodes if _holds_integers(one)]
         while left:
@@ -260,7 +260,7 @@ class Watcher(torch.fx.Interpreter):
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
-    """Return the values of the shape symbols in this call, from the sizes of the inputs."""
+    """The values of the shape symbols in this call, from the sizes of the inputs."""
     found: dict[Any, int] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, leaf in zip(placeholders, leaves):
@@ -273,7 +273,7 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
 
 
 def stack_of(node: torch.fx.Node) -> list[Frame]:
-    """Return the frames that created the node, innermost first, without those of installed packages."""
+    """The frames that created the node, innermost first, without those of installed packages."""
     found = [match.groups() for match in FRAME.finditer(node.meta.get("stack_trace") or "")]
     return [
         Frame(file, int(line), function, code)
@@ -375,12 +375,12 @@ class Formed(torch.fx.Interpreter):
 
 
 def contiguously(target: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of a user's operator for contiguous copies."""
+    """The result of a user's operator for contiguous copies."""
     return _with_copies(target, args, kwargs) if of_user(target) else None
 
 
 def negative(target: Any, args: Any) -> tuple[int, torch.Tensor] | None:
-    """Return the only index of an indexing, with its place, if any of its values is negative."""
+    """The only index of an indexing, with its place, if any of its values is negative."""
     indices = args[1] if target is torch.ops.aten.index.Tensor else ()
     found = [(place, index) for place, index in enumerate(indices) if index is not None]
     whole = len(found) == 1 and found[0][1].dtype in (torch.int32, torch.int64)
@@ -388,7 +388,7 @@ def negative(target: Any, args: Any) -> tuple[int, torch.Tensor] | None:
 
 
 def absent(target: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an indexing, with zeros where its index is negative."""
+    """The result of an indexing, with zeros where its index is negative."""
     if (found := negative(target, args)) is None:
         return None
     place, index = found
@@ -401,7 +401,7 @@ MOST_WRITTEN = 1 << 20  # elements of an index that are compared
 
 
 def written(target: Any, args: Any) -> tuple[list[torch.Tensor], torch.Tensor] | None:
-    """Return the indices and values of a write by index that adds nothing up. None for other operators."""
+    """The indices and values of a write by index that adds nothing up. None for other operators."""
     name = str(target).replace("_.", ".")
     if name == "aten.index_put.default" and not any(args[3:]):
         indices = [each for each in args[1] if each is not None and each.dtype in (torch.int32, torch.int64)]
@@ -414,7 +414,7 @@ def written(target: Any, args: Any) -> tuple[list[torch.Tensor], torch.Tensor] |
 
 
 def twice(target: Any, args: Any) -> dict[str, list[int]] | None:
-    """Return two elements of an index that name one place, if it matters which value is written last."""
+    """Two elements of an index that name one place, if it matters which value is written last."""
     found = written(target, args)
     if found is None or found[0][0].dim() == 0 or found[0][0].numel() > MOST_WRITTEN:
         return None
@@ -437,13 +437,13 @@ def twice(target: Any, args: Any) -> dict[str, list[int]] | None:
 
 
 def of_index(node: torch.fx.Node) -> str:
-    """Return the names of the indices with which a node writes."""
+    """The names of the indices with which a node writes."""
     indices = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[2]]
     return ", ".join(str(each) for each in indices)
 
 
 def summed(target: Any, args: Any, _kwargs: Any) -> Any:
-    """Return the result of a write by index in which all values of one place add up."""
+    """The result of a write by index in which all values of one place add up."""
     if (found := written(target, args)) is None:
         return None
     grid, values = found
@@ -541,7 +541,7 @@ class Operators(TorchDispatchMode):
         return found
 
     def _promised(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
-        """Return the fake results for these inputs. Empty if there is no fake function or it fails."""
+        """The fake results for these inputs. Empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         fake = partial(mode.from_tensor, static_shapes=True)
         try:
@@ -569,7 +569,7 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
 
 
 def _returning(func: Any) -> list[Frame]:
-    """Return the `return` lines of an operator that `torch.library.custom_op` made. Empty for others."""
+    """The `return` lines of an operator that `torch.library.custom_op` made. Empty for others."""
     function = getattr(OPDEFS.get(func.name().partition(".")[0]), "_init_fn", None)
     try:
         lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
@@ -590,7 +590,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tenso
 
 
 def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
-    """Return arguments whose memory the result shares although the schema declares no alias."""
+    """Arguments whose memory the result shares although the schema declares no alias."""
     if any(one.alias_info is not None for one in func._schema.returns):
         return []
     made = {tensor.untyped_storage().data_ptr() for tensor in only_tensors(result) if tensor.numel()}
@@ -647,7 +647,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
 
 
 def overflowed(result: Any, wide: torch.Tensor) -> dict[str, object] | None:
-    """Return the first element that does not fit its dtype, with the `count` of all. None if all fit."""
+    """The first element that does not fit its dtype, with the `count` of all. None if all fit."""
     if not isinstance(result, torch.Tensor) or result.dtype not in (*NARROW, *ROUNDED):
         return None
     bad = result.to(wide.dtype) != wide

@@ -229,7 +229,7 @@ class Trial:
         )
 
     def _chosen(self, planned: PlannedCall) -> PlannedCall:
-        """Return the call with the first alternative that makes it right, or with the last that was tried."""
+        """The call with the first alternative that makes it right, or with the last that was tried."""
         deadline = time.monotonic() + MOST_SECONDS
         for options in (planned.get("options") or {}).get("alternatives", ()):
             planned = {**planned, "options": options}
@@ -274,7 +274,7 @@ class Trial:
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
     def _given(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """Return the facts with the fewest constants that cure the call if an update gives them."""
+        """The facts with the fewest constants that cure the call if an update gives them."""
         update = cast(InterveneRequest, planned.get("options") or {})["updates"][0]
         known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
         given = update.get("names") or given_constants(update)
@@ -283,7 +283,7 @@ class Trial:
         return replace(found, constants=enough, unknown=tuple(sorted(set(given) - known)) if known else ())
 
     def _omitted(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """Return the facts with the fewest constants that cure the call if an update omits them."""
+        """The facts with the fewest constants that cure the call if an update omits them."""
         omitted = (planned.get("options") or {})["omitted"]
         names = self._fewest(planned, omitted, lambda part: {"omitted": list(part)})
         given: dict[str, torch.Tensor] = {}
@@ -297,7 +297,7 @@ class Trial:
     def _fewest(
         self, planned: PlannedCall, names: Sequence[str], options: Callable[[Sequence[str]], Any]
     ) -> tuple[str, ...]:
-        """Return the fewest of `names` with which the call is right. Empty if not even all suffice."""
+        """The fewest of `names` with which the call is right. Empty if not even all suffice."""
         deadline = time.monotonic() + MOST_SECONDS
 
         def cures(part: Sequence[str]) -> bool:
@@ -309,7 +309,7 @@ class Trial:
         return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Search | None:
-        """Return a search for the fewest changed elements.
+        """A search for the fewest changed elements.
 
         None if the call has options, a check or earlier calls, or if the unchanged call failed on a GPU.
         """
@@ -322,7 +322,7 @@ class Trial:
         step = steps[-1] if steps else Step()
 
         def good(leaves: list[Any]) -> list[torch.Tensor] | None:
-            """Return the outputs of the call. None if it fails or an output has a faulty element."""
+            """The outputs of the call. None if it fails or an output has a faulty element."""
             try:
                 outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
             except Exception:  # the call fails with these values
@@ -391,7 +391,7 @@ class Search:
     calls: int = 0
 
     def run(self) -> Places:
-        """Return the fewest places found to cure the call. Empty if all together do not."""
+        """The fewest places found to cure the call. Empty if all together do not."""
         deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:
@@ -406,7 +406,7 @@ class Search:
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
-        """Return the changed elements. Empty if a layout changed or there are over `MOST_ELEMENTS`."""
+        """The changed elements. Empty if a layout changed or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))

@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """Return the nodes with a launch, and `output`, that use this node, also through views."""
+        """The nodes with a launch, and `output`, that use this node, also through views."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:
@@ -85,7 +85,7 @@ class ProgramGraph:
         return frozenset(found)
 
     def own_values(self, leaves: Sequence[Any]) -> dict[str, Expected]:
-        """Return the inputs, parameters, buffers and constants, by node."""
+        """The inputs, parameters, buffers and constants, by node."""
         module = torch.fx.Interpreter(self.module)
         nodes = [node for node in self.module.graph.nodes if node.op == "get_attr"]
         values = {node.name: module.fetch_attr(str(node.target)) for node in nodes}
@@ -170,7 +170,7 @@ class ProgramGraph:
     def needed(
         self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
     ) -> set[Node]:
-        """Return the nodes to evaluate for the wanted ones, if those in `also` are known, too.
+        """The nodes to evaluate for the wanted ones, if those in `also` are known, too.
 
         A known product only needs its bias.
         """
@@ -188,7 +188,7 @@ class ProgramGraph:
         return needed
 
     def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Return known values by node, except products. Arguments that an operator mutates are among them."""
+        """Known values by node, except products. Arguments that an operator mutates are among them."""
         return {
             one: value
             for (name, place, product), value in known.items()
@@ -198,19 +198,19 @@ class ProgramGraph:
         }
 
     def products(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Return known products without their bias, by node."""
+        """Known products without their bias, by node."""
         return {self.by_name[name]: value for (name, _, product), value in known.items() if product}
 
 
 def bias_of(node: Node) -> Node | None:
-    """Return the bias of a product if it is a constant of the program; None otherwise."""
+    """The bias of a product if it is a constant of the program; None otherwise."""
     place, factors = BIAS.get(operator_name(node), (0, ()))
     bias = node.args[place] if factors and len(node.args) > place else None
     return bias if isinstance(bias, Node) and bias.op == "get_attr" else None
 
 
 def _mutated(node: Node) -> list[Node]:
-    """Return the arguments that an operator mutates, according to its schema."""
+    """The arguments that an operator mutates, according to its schema."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return []
@@ -224,14 +224,14 @@ def _mutated(node: Node) -> list[Node]:
 
 
 def _holders(node: Node, place: int) -> list[Node]:
-    """Return the node itself or, if it has several results, the nodes that select result `place`."""
+    """The node itself or, if it has several results, the nodes that select result `place`."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [node]
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return the values, in row-major order, in another shape and dtype."""
+    """The values, in row-major order, in another shape and dtype."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 
 
@@ -315,7 +315,7 @@ class Replacement:
         return False
 
     def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
-        """Return other wrong launches whose nodes would be evaluated to replace this launch."""
+        """Other wrong launches whose nodes would be evaluated to replace this launch."""
         own = self.plan["nodes"].get(str(launch), ())
         needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
         return [
@@ -327,7 +327,7 @@ class Replacement:
         ]
 
     def computed(self, launch: int) -> dict[str, LaunchJudged]:
-        """Return the node that each tensor of a launch stores, unless it copies an input or constant."""
+        """The node that each tensor of a launch stores, unless it copies an input or constant."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 

@@ -43,7 +43,7 @@ _alive: list[dict[str, torch.Tensor]] = []
 
 
 def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
-    """Return the `AOTIModelPackageLoader` of a package.
+    """The `AOTIModelPackageLoader` of a package.
 
     `load_package` (torch/_inductor/package/package.py, 2.8-2.15) would probe the CPU's ISA (tens of seconds
     on some machines), and hide the first error behind a second attempt. Neither of the two loads weights in
@@ -113,7 +113,7 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
 
 
 def given_constants(step: Step) -> dict[str, torch.Tensor]:
-    """Return the constants of an update, by name."""
+    """The constants of an update, by name."""
     if "own" in step:
         own = step["own"]
         dtype = getattr(torch, own["dtype"])
@@ -269,14 +269,14 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
 
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
-    """Return the program, args and kwargs."""
+    """The program, args and kwargs."""
     program = load_exported(request, report)
     report.phase("reading_inputs")
     return (program, *arguments(program, request))
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
-    """Return the requested (args, kwargs) with the requested changes."""
+    """The requested (args, kwargs) with the requested changes."""
     given = _given_arguments(program, request)
     leaves, tree = _pytree.tree_flatten(given)
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -287,7 +287,7 @@ def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], 
 
 
 def _given_arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
-    """Return the requested (args, kwargs), or the program's own example inputs if none are requested."""
+    """The requested (args, kwargs), or the program's own example inputs if none are requested."""
     if request.get("inputs") is None:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs)
@@ -371,7 +371,7 @@ def _compiled(path: str, name: str, module: str) -> list[Any]:
 
 
 def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
-    """Return the result with the configuration of the package, and by what it was recognised."""
+    """The result with the configuration of the package, and by what it was recognised."""
     with open(request["binary"], "rb") as file:
         code = code_of(file.read())
     same = [one for one in results if code_of(one.kernel.asm["cubin"]) == code]
@@ -396,7 +396,7 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:
-    """Return the code sections of a 64-bit ELF file by name. Empty for any other file.
+    """The code sections of a 64-bit ELF file by name. Empty for any other file.
 
     Line tables are omitted: they have the source's path. Offsets: ELF specification, version 1.2.
     """

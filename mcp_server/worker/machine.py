@@ -56,7 +56,7 @@ def _triton_version() -> str | None:
 
 
 def _initialise_cuda() -> tuple[str, int | None]:
-    """Return why CUDA is not available ("" if it is), and the version of its driver, if known."""
+    """Why CUDA is not available ("" if it is), and the version of its driver, if known."""
     import torch
 
     driver = ctypes.c_int()
@@ -72,7 +72,7 @@ def _initialise_cuda() -> tuple[str, int | None]:
 
 
 def headers() -> dict[str, object]:
-    """Return torch's version and the existing directories of headers, in search order; or an error."""
+    """Torch's version and the existing directories of headers, in search order; or an error."""
     torch, triton, nvidia = (_package_directory(name) for name in ("torch", "triton", "nvidia"))
     if torch is None:
         return {"error": "torch is not installed in " + sys.executable}
@@ -96,7 +96,7 @@ def headers() -> dict[str, object]:
 
 
 def _package_directory(name: str) -> str | None:
-    """Return the directory of an installed package without importing it."""
+    """The directory of an installed package without importing it."""
     spec = importlib.util.find_spec(name)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return places[0] if places else None

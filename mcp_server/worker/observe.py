@@ -64,7 +64,7 @@ _NAMES.update({"float{}".format(n): "F{}".format(n) for n in (16, 32, 64)})
 
 
 def stem(launch: int, kernel: str, name: str, phase: str) -> str:
-    """Return `<launch>-<kernel>-<name>-<phase>`, with `_` for characters that a file name cannot have."""
+    """`<launch>-<kernel>-<name>-<phase>`, with `_` for characters that a file name cannot have."""
     kernel, name = (
         "".join(char if char.isalnum() or char in "_." else "_" for char in text) for text in (kernel, name)
     )
@@ -114,7 +114,7 @@ class Saver:
         self.refused = 0
 
     def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> str | None:
-        """Return the path of the new file. None if the tensor should not or cannot be saved."""
+        """The path of the new file. None if the tensor should not or cannot be saved."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()

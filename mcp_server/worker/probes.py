@@ -105,7 +105,7 @@ def mapped_files() -> set[str]:
 
 
 def find_libraries(before: Collection[str]) -> list[Library]:
-    """Return the instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
+    """The instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
     found = []
     for path in sorted(mapped_files().difference(before)):
         if not path.endswith(".so") or not os.path.exists(path):
@@ -164,7 +164,7 @@ class _Shim:
         self._leaves: bool | None = None
 
     def tensor(self, handle: int) -> torch.Tensor | None:
-        """Return the tensor. None if it is undefined or its handle cannot be copied."""
+        """The tensor. None if it is undefined or its handle cannot be copied."""
         copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
             return None
@@ -179,7 +179,7 @@ class _Shim:
         return tensor
 
     def _stolen(self, handle: int) -> tuple[ctypes.c_void_p | None, torch.Tensor | None]:
-        """Return a copy of the handle, and the tensor made from it. Both are None if it cannot be copied."""
+        """A copy of the handle, and the tensor made from it. Both are None if it cannot be copied."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None, None
@@ -190,7 +190,7 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> torch.Tensor | None:
-    """Return the tensor of an argument, in the memory of the model. None if it has none."""
+    """The tensor of an argument, in the memory of the model. None if it has none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)

@@ -28,7 +28,7 @@ from .tensors import is_plain, only_tensors, span
 
 
 def process_limits() -> tuple[int | None, int | None]:
-    """Return the limit on open files (None unless it is reached) and on file size (None if there is none)."""
+    """The limit on open files (None unless it is reached) and on file size (None if there is none)."""
     no_files = None
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -49,7 +49,7 @@ _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
 def headroom() -> tuple[int | None, str]:
-    """Return the bytes that this process may still map, and the limit's name, or (None, "") without limit."""
+    """The bytes that this process may still map, and the limit's name, or (None, "") without limit."""
     found = []
     for name, column in _COLUMNS.items():
         limit = _limit(getattr(resource, name))
@@ -87,7 +87,7 @@ _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-6
 
 
 def stack_bytes() -> int | None:
-    """Return the stack size of the current thread. None if it is unlimited or unknown.
+    """The stack size of the current thread. None if it is unlimited or unknown.
 
     The main thread's stack grows up to RLIMIT_STACK, which a program may change. For other threads, ask
     pthread_getattr_np (glibc, musl).
@@ -121,7 +121,7 @@ def on_stack(size: int | None, function: Callable[[], Any]) -> Any:
 
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the positions of the CPU tensors whose first or last byte is not mapped."""
+    """The positions of the CPU tensors whose first or last byte is not mapped."""
     ends: list[tuple[int, int]] = []  # position, address
     for place, tensor in enumerate(tensors):
         if is_plain(tensor) and tensor.device.type == "cpu" and tensor.numel() and tensor.data_ptr():
@@ -179,7 +179,7 @@ class Padded(TorchDispatchMode):
         return moved
 
     def overrun(self) -> list[Overrun]:
-        """Return the tensors whose guard bytes were overwritten, and how far on each side, in bytes."""
+        """The tensors whose guard bytes were overwritten, and how far on each side, in bytes."""
         found = []
         for whole, tensor in self.allocated:
             # Find the overwritten byte that is farthest from the tensor.
@@ -206,7 +206,7 @@ def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
 
 
 def _address(leaf: Any) -> int:
-    """Return the address of a plain CPU tensor's memory, or 0 for any other value."""
+    """The address of a plain CPU tensor's memory, or 0 for any other value."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
@@ -241,7 +241,7 @@ def idle(patience_s: float = 2.0) -> bool:
 
 
 def current_device() -> int | None:
-    """Return the index of the current CUDA device. None before CUDA is used and after a fatal CUDA error."""
+    """The index of the current CUDA device. None before CUDA is used and after a fatal CUDA error."""
     try:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None
     except RuntimeError:

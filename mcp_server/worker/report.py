@@ -130,14 +130,14 @@ class Attempt:
 
 
 def members(value: object) -> dict[str, object]:
-    """Return the fields of a dataclass that are not None, in JSON form."""
+    """The fields of a dataclass that are not None, in JSON form."""
     if not hasattr(value, "__dataclass_fields__"):
         raise TypeError(type(value))
     return {name: each for name, each in vars(value).items() if each is not None}
 
 
 def plain(value: Any) -> Any:
-    """Return `value` in JSON types. Non-finite numbers become the strings `nan`, `inf` and `-inf`."""
+    """`value` in JSON types. Non-finite numbers become the strings `nan`, `inf` and `-inf`."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if hasattr(value, "__dataclass_fields__"):
@@ -156,7 +156,7 @@ class Encoded(str):
 
 
 def encode(value: Any) -> str:
-    """Return `value` as JSON text, with fast paths for the most common facts of a call."""
+    """`value` as JSON text, with fast paths for the most common facts of a call."""
     if type(value) is Encoded:
         return str.__str__(value)
     if type(value) is int:
@@ -225,12 +225,12 @@ PIDS = 1 << 22  # larger than any process id (PID_MAX_LIMIT of linux/threads.h)
 
 
 def rank() -> str:
-    """Return the rank as text, or "" if no known launcher started aoti-debug."""
+    """The rank as text, or "" if no known launcher started aoti-debug."""
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
 
 
 def identity() -> int:
-    """Return the process id with the rank in higher bits, because processes on two nodes may share an id."""
+    """The process id with the rank in higher bits, because processes on two nodes may share an id."""
     return os.getpid() + PIDS * int(rank() or "0")

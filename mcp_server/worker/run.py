@@ -76,7 +76,7 @@ def repeat_check(kept: str, outputs: list[torch.Tensor], report: Report) -> None
 
 
 def inputs_of(step: Step, request: RunRequest) -> Inputs:
-    """Return the inputs of the captured call, or those of the request."""
+    """The inputs of the captured call, or those of the request."""
     file = step.get("file")
     return arrange(load_file(file), file) if file else read(request.get("inputs"))
 
@@ -96,7 +96,7 @@ class Expected(list[torch.Tensor]):
     places: Sequence[int] = ()
 
     def among(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return an expected tensor for each output: the output itself if nothing is expected there."""
+        """An expected tensor for each output: the output itself if nothing is expected there."""
         if max(self.places, default=len(outputs)) >= len(outputs):
             return self
         compared = dict(zip(self.places, self))
@@ -104,7 +104,7 @@ class Expected(list[torch.Tensor]):
 
 
 def expectation(path: str | None, side: str = "expected") -> Expected | None:
-    """Return the tensors of a file, or one side if it holds a comparison. May raise `Refused`."""
+    """The tensors of a file, or one side if it holds a comparison. May raise `Refused`."""
     if not path:
         return None
     try:
@@ -196,7 +196,7 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
 
 
 def watching(how: str | None, report: Report) -> ContextManager[Any]:
-    """Return a context in which custom operators are watched or repaired, if the request says so."""
+    """A context in which custom operators are watched or repaired, if the request says so."""
     if not how:
         return contextlib.nullcontext()
     from .interpret import Operators  # imports much of torch that a plain call does not need

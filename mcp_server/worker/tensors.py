@@ -36,12 +36,12 @@ def widest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return a mask of the elements that differ at all. NaN equals NaN."""
+    """A mask of the elements that differ at all. NaN equals NaN."""
     return ~((one == other) | ((one != one) & (other != other)))
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> float | None:
-    """Return the largest finite difference between two tensors of one shape. None if there is none."""
+    """The largest finite difference between two tensors of one shape. None if there is none."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None
@@ -84,7 +84,7 @@ def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the numbers times 1, 2, 3, ... The factors are cached, since making them is slow."""
+    """The sum of the numbers times 1, 2, 3, ... The factors are cached, since making them is slow."""
     weights = _places.get(numbers.device)
     if weights is None or weights.numel() < numbers.numel():
         weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
@@ -93,7 +93,7 @@ def _by_place(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def summary(flat: torch.Tensor) -> TensorFacts:
-    """Return the counts of nan, inf and zero, and, unless complex, min, max and mean of the finite values."""
+    """The counts of nan, inf and zero, and, unless complex, min, max and mean of the finite values."""
     nan = inf = zero = count = 0
     ends: list[Any] = []
     total = 0.0
@@ -134,7 +134,7 @@ def layout(tensor: torch.Tensor) -> TensorFacts:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """Return the largest power of two up to 64 that divides the address. 0 for a tensor without memory."""
+    """The largest power of two up to 64 that divides the address. 0 for a tensor without memory."""
     try:
         address = int(tensor.data_ptr())
     except RuntimeError:  # a fake tensor or the like
@@ -182,7 +182,7 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> TensorFacts:
-    """Return `layout`, `checksum` and `summary`, if the values can be read."""
+    """`layout`, `checksum` and `summary`, if the values can be read."""
     found = layout(tensor)
     if not is_strided(tensor) or tensor.is_meta:
         return found
@@ -202,7 +202,7 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """Return the facts of each leaf, with its path. Leaves are in the order of AOTInductor."""
+    """The facts of each leaf, with its path. Leaves are in the order of AOTInductor."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
         other = TensorFacts(kind=type(leaf).__name__, value=repr(leaf)[:200])
@@ -226,7 +226,7 @@ def first_non_finite(tensor: torch.Tensor) -> OddElement | None:
 
 
 def first_outside(tensor: torch.Tensor, low: int, high: int) -> OddElement | None:
-    """Return the first integer outside [low, high)."""
+    """The first integer outside [low, high)."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         return None
     return _first(tensor, lambda part: (part < low) | (part >= high))
@@ -249,25 +249,25 @@ def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> list[int]:
-    """Return the logical index of the element at `position` in row-major order."""
+    """The logical index of the element at `position` in row-major order."""
     return [int(at) for at in torch.unravel_index(torch.tensor(position), shape)]
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Return the number of bytes of the distinct storages behind `tensors`."""
+    """The number of bytes of the distinct storages behind `tensors`."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def span(shape: Any, stride: Any) -> int:
-    """Return the number of elements in memory from the first to the last that the layout touches."""
+    """The number of elements in memory from the first to the last that the layout touches."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
 def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor | None:
-    """Return the tensor's memory in another layout. None if the memory is too small for it."""
+    """The tensor's memory in another layout. None if the memory is too small for it."""
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     fits = offset + span(sizes, strides) <= room
     return tensor.as_strided(sizes, strides, offset) if fits else None
@@ -291,7 +291,7 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return a digest of each tensor that has values. Empty if any of them cannot be read.
+    """A digest of each tensor that has values. Empty if any of them cannot be read.
 
     A read fails if the GPU has no memory left, or after an error of an earlier kernel. Fake and meta tensors
     have no values, nor do tensors whose memory was freed.

@@ -146,7 +146,7 @@ def pairs(
 def _in_one_precision(
     expected: list[torch.Tensor], got: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the outputs, with expected doubles rounded where the changed program gives floats."""
+    """The outputs, with expected doubles rounded where the changed program gives floats."""
     single = [each.dtype is torch.float32 for each in got]
     wide = [each.dtype is torch.float64 for each in expected]
     rounded = [each.float() if w and s else each for each, w, s in zip(expected, wide, single)]
@@ -154,14 +154,14 @@ def _in_one_precision(
 
 
 def others_share(seconds: float = 0.5) -> float:
-    """Return the share of all processors that other processes use now."""
+    """The share of all processors that other processes use now."""
     before = busy_of_others()
     time.sleep(seconds)
     return (busy_of_others() - before) / seconds / (os.cpu_count() or 1)
 
 
 def busy_of_others() -> float:
-    """Return processor seconds of all other processes since the machine started. 0 if unknown."""
+    """Processor seconds of all other processes since the machine started. 0 if unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system = (int(each) for each in file.readline().split()[1:4])
@@ -180,7 +180,7 @@ class Took:
 
 
 def timed(call: Callable[[], Any], often: int) -> Took:
-    """Return the mean seconds of one call."""
+    """The mean seconds of one call."""
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(often):
         call()
@@ -262,7 +262,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def lines_traced(program: Any) -> list[events.TracedLine]:
-    """Return the lines and loops with most nodes, and how often each was traced.
+    """The lines and loops with most nodes, and how often each was traced.
 
     A line may use an operator several times, so the median of the counts of its operators decides. A loop
     counts only if its passes use the same modules, because a loop over layers runs different code.
@@ -307,7 +307,7 @@ MOST_MODULES = 8  # a loop with fewer passes for each module that they use does 
 
 @lru_cache(maxsize=None)
 def _loops_in(file: str) -> list[Any]:
-    """Return the loops of a file, the innermost first."""
+    """The loops of a file, the innermost first."""
     with contextlib.suppress(SyntaxError):
         nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
         return [each for each in nodes if isinstance(each, (ast.For, ast.While))][::-1]
@@ -315,7 +315,7 @@ def _loops_in(file: str) -> list[Any]:
 
 
 def loop_around(file: str, line: int) -> tuple[str, int, str] | None:
-    """Return file, line and text of the innermost loop around a line. None if there is none."""
+    """File, line and text of the innermost loop around a line. None if there is none."""
     found = (each for each in _loops_in(file) if each.lineno < line <= (each.end_lineno or 0))
     return next(((file, each.lineno, linecache.getline(file, each.lineno).strip()) for each in found), None)
 
@@ -387,7 +387,7 @@ def precomputed(program: Any) -> tuple[Any, list[Any]]:
 
 
 def weights_of(program: Any) -> dict[str, torch.Tensor]:
-    """Return the weights that the program does not change, by placeholder."""
+    """The weights that the program does not change, by placeholder."""
     state, signature = {**program.constants, **program.state_dict}, program.graph_signature
     written = set(signature.buffers_to_mutate.values())
     return {
@@ -527,7 +527,7 @@ def _put_in_place(node: Any, new: Any, changed: list[Any]) -> None:
 
 
 def _cleaned(program: Any) -> Any:
-    """Return a changed program without unused nodes."""
+    """A changed program without unused nodes."""
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
@@ -557,7 +557,7 @@ def _before_casts(node: Any) -> Any:
 
 
 def _chosen_rows(node: Any) -> Any:
-    """Return the node of the indices, if a node is a one-hot matrix. None otherwise."""
+    """The node of the indices, if a node is a one-hot matrix. None otherwise."""
     node = _before_casts(node)
     name, rank = getattr(node.target, "_opname", ""), len(node.meta["val"].shape)
     if name == "one_hot":
@@ -647,7 +647,7 @@ CHANGES: dict[str, Callable[[Any], tuple[Any, list[Any]]]] = {
 
 
 def _lines_of(nodes: list[Any]) -> list[events.TracedLine]:
-    """Return the lines of the model that created the nodes, each once."""
+    """The lines of the model that created the nodes, each once."""
     lines = []
     for node in nodes:
         frames = _own(FRAME.findall(node.meta.get("stack_trace") or ""))

@@ -31,7 +31,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that runs a command line in a pipe, with its own state directory."""
+    """A function that runs a command line in a pipe, with its own state directory."""
 
     return lambda *arguments, **variables: ran([*CLI, *arguments], tmp_path, **variables)
 
@@ -165,7 +165,7 @@ SHOWN_COMMANDS = sorted(
 
 
 def options_of(words: list[str]) -> set[str]:
-    """Return the options before `--`. Words after it belong to the workload."""
+    """The options before `--`. Words after it belong to the workload."""
     ours = words[: words.index("--")] if "--" in words else words
     return {word for word in ours if word.startswith("-")}
 

@@ -154,7 +154,7 @@ def test_the_tables_have_every_command() -> None:
 
 @pytest.fixture
 def files(zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the words of `CALLS` as paths. Relative paths are in the zoo."""
+    """The words of `CALLS` as paths. Relative paths are in the zoo."""
     monkeypatch.chdir(zoo("ranker").parent)
     monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
     return {"PACKAGE": "ranker.pt2", "EXPORTED": "ranker.exported.pt2"}

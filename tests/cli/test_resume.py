@@ -80,7 +80,7 @@ def diagnosed(context: Context, workload: Workload, budget_s: float = 120) -> Ve
 
 
 def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
-    """Return what a diagnosis knows that is cancelled when `step` begins."""
+    """What a diagnosis knows that is cancelled when `step` begins."""
     known: list[Record] = []
 
     async def work() -> None:

@@ -29,13 +29,13 @@ EXPLAIN = [*CLI, "explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks
 
 
 def shell(tmp_path: Path, redirection: str, command: list[str] = EXPLAIN) -> tuple[int, str, str]:
-    """Return exit status, output and errors of a command with redirected streams."""
+    """Exit status, output and errors of a command with redirected streams."""
     done = ran(["sh", "-c", f'exec "$@" {redirection}', "sh", *command], tmp_path)
     return done.returncode, done.stdout, done.stderr
 
 
 def limited(kilobytes: int) -> list[str]:
-    """Return the words before a command that may write no file larger than this."""
+    """The words before a command that may write no file larger than this."""
     return ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash"]
 
 
@@ -176,7 +176,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def typed(disk: SmallDisk, tmp_path: Path) -> Typed:
-    """Return a function that runs a command line with its state on the small disk."""
+    """A function that runs a command line with its state on the small disk."""
 
     def typed(*arguments: str, temporary: Path = disk.path) -> subprocess.CompletedProcess[str]:
         variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(temporary)}

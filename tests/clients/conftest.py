@@ -34,7 +34,7 @@ class Clients:
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the client's environment, without variables of this process that have a key."""
+        """The client's environment, without variables of this process that have a key."""
         path = [self.node / ".bin", self.folder / "python" / "bin", "/usr/local/bin", "/usr/bin", "/bin"]
         return {
             **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
@@ -88,5 +88,5 @@ def tracked(clone: Path) -> set[str]:
 
 
 def checkout_server() -> list[str]:
-    """Return the command of a server from this checkout."""
+    """The command of a server from this checkout."""
     return [sys.executable, str(ROOT / "tools" / "aoti_debug.py"), "serve"]

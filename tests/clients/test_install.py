@@ -26,7 +26,7 @@ LAUNCHER = "tools/aoti_debug.py"
 
 
 def files_below(folder: Path) -> set[str]:
-    """Return the files below a folder, without Python's bytecode."""
+    """The files below a folder, without Python's bytecode."""
     found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return {name for name in found if "__pycache__" not in name}
 
@@ -186,5 +186,5 @@ def test_the_bundle(clients: Clients, clone: Path) -> None:
 
 
 def line_of(text: str, name: str) -> str:
-    """Return the line with `name`. If there is none, the whole text, for the assertion's message."""
+    """The line with `name`. If there is none, the whole text, for the assertion's message."""
     return next((line for line in text.splitlines() if name in line), text)

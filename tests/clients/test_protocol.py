@@ -61,7 +61,7 @@ Inspect = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def inspect(clients: Clients) -> Inspect:
-    """Return a function that calls one method and returns the exit code and the printed JSON."""
+    """A function that calls one method and returns the exit code and the printed JSON."""
     program = clients.node / ".bin" / "mcp-inspector"
 
     def inspect(*arguments: str) -> tuple[int, dict[str, Any]]:

@@ -67,13 +67,13 @@ def package_case(package: Path, *tensors: GivenTensor) -> DiagnosisState:
 
 
 def failing(case: DiagnosisState, text: str = "Segmentation fault") -> DiagnosisState:
-    """Return the case after its call failed."""
+    """The case after its call failed."""
     case.runs["plain"] = run("plain", text)
     return case
 
 
 def index_text(package: Path) -> str:
-    """Return what a failed index check of this CPU package prints."""
+    """What a failed index check of this CPU package prints."""
     found = re.search(r"index out of bounds: [^\"]+", open_package(package).kernel_text)
     assert found is not None
     return f"Error: {found[0]}"
@@ -89,12 +89,12 @@ def phase(n: int, **more: object) -> dict[str, Any]:
 
 
 def look(name: str) -> Any:
-    """Return the observation of this name."""
+    """The observation of this name."""
     return next(each for each in observations() if each.name == name)
 
 
 def by(name: str, case: DiagnosisState) -> list[Suspect]:
-    """Return the suspects of one detector, named as in `causes.detect_it`."""
+    """The suspects of one detector, named as in `causes.detect_it`."""
     cause, _, function = name.partition(".")
     (detector,) = (
         each
@@ -105,7 +105,7 @@ def by(name: str, case: DiagnosisState) -> list[Suspect]:
 
 
 def from_eager(case: DiagnosisState) -> list[Suspect]:
-    """Return the suspects from the interpretation of the exported program."""
+    """The suspects from the interpretation of the exported program."""
     names = (
         "input_mismatch.detect_guard",
         "index_out_of_bounds.detect_raised",

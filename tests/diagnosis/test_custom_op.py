@@ -47,7 +47,7 @@ SHIM = (
 
 
 def text(*frames: str) -> str:
-    """Return what a call prints whose operator raised through these frames, innermost first."""
+    """What a call prints whose operator raised through these frames, innermost first."""
     return "\n".join([SHIM, "RuntimeError: ValueError: no peak", "", "At:", *frames])
 
 

@@ -206,7 +206,7 @@ SOURCE = "#include <sensor.h>\nint opened() { return 1; }\n"
 
 
 def built(directory: Path, **variables: Path) -> str:
-    """Return what g++ prints for a library that needs `sensor.h` and `libsensor.so`."""
+    """What g++ prints for a library that needs `sensor.h` and `libsensor.so`."""
     source, own = directory / "opened.cpp", directory / "own"
     source.write_text(SOURCE)
     own.mkdir()

@@ -63,7 +63,7 @@ def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
 
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
-    """Return the case after its scatter launch was watched, with indices from 0 to `largest`."""
+    """The case after its scatter launch was watched, with indices from 0 to `largest`."""
     launch = next(x for x in indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
     values = [

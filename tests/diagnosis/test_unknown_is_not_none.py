@@ -40,7 +40,7 @@ Sourceless = Callable[[str], Path]
 
 @pytest.fixture
 def sourceless(zoo: ZooPackage, tmp_path: Path) -> Sourceless:
-    """Return a function that makes the zoo's package without its C++ sources, next to its inputs."""
+    """A function that makes the zoo's package without its C++ sources, next to its inputs."""
 
     def make(name: str) -> Path:
         package = changed(zoo(name), tmp_path / f"{name}.pt2", without(".wrapper.cpp"))

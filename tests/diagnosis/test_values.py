@@ -175,7 +175,7 @@ def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: ZooPackage)
 
 
 def located(name: str, directory: Path, *, with_values: bool = True) -> Suspect:
-    """Return the suspect for the bad access that memcheck saw in a recorded program."""
+    """The suspect for the bad access that memcheck saw in a recorded program."""
     fault = joined(name, directory, with_values=with_values)
     case = failing(DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt"))))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))

@@ -85,7 +85,7 @@ def _archive(wrapper: bytes) -> bytes:
 
 
 def damaged(archive: bytes, dice: random.Random) -> bytes:
-    """Return the archive with one to three changes, mostly to the locations of its members."""
+    """The archive with one to three changes, mostly to the locations of its members."""
     data = bytearray(archive)
     headers = [
         found.start() for found in re.finditer(rb"PK[\x01\x03\x05\x06\x07][\x02\x04\x06\x07\x08]", archive)
@@ -141,7 +141,7 @@ SLOT = 4096  # bytes of a ring
 def call(
     sequence: int, at: int, *, end: int = 9, code: int = 0, payload: bytes = b"\1" * 16, thread: int = 7
 ) -> bytes:
-    """Return a record with an int64 input of two elements, kept completely."""
+    """A record with an int64 input of two elements, kept completely."""
     inputs = struct.pack("<BBhhhIIQQ2q", 1, 1, 4, 0, 0, 0, 96 + 48, 1, len(payload), 2, 1)
     check = (sequence * 2654435761 & 0xFFFFFFFF) ^ at
     head = struct.pack(
@@ -170,7 +170,7 @@ VERSION = (ring.MAGIC, ring.VERSION)
 
 
 def recording(*calls: bytes, pid: int = 1 << 22, newest: int = 9) -> bytes:
-    """Return a ring with one slot and one model."""
+    """A ring with one slot and one model."""
     head = struct.pack("<8sIIIIQQQIIII", *VERSION, ring.HEADER_BYTES, pid, 1, SLOT, 3, 0, 1, 0, 0, 0)
     slots = struct.pack("<IIQQ40x", 7, 1, 0, newest) + b"\0" * (63 * 64)
     models = struct.pack("<512s64sI60x", b"/tmp/model.so", b"ab12", 0)

@@ -79,7 +79,7 @@ def _of_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], obj
 
 
 def _child_output(data: bytes) -> object:
-    """Return a child's output, without escapes and control characters."""
+    """A child's output, without escapes and control characters."""
     text = clean(data.decode("utf-8", "replace"))
     assert not any(ord(char) < 32 and char not in "\t\n" for char in text)
     return text
@@ -175,7 +175,7 @@ class Readings:
         self._child: subprocess.Popen[str] | None = None
 
     def disagreement(self, data: bytes) -> str:
-        """Return what another reader sees differently in an archive that we accept. Empty if nothing."""
+        """What another reader sees differently in an archive that we accept. Empty if nothing."""
         self._path.write_bytes(data)
         try:
             refuse_unsafe(self._path)
@@ -191,7 +191,7 @@ class Readings:
         return f"torch sees {seen}, and we see {below}" if seen is not None and seen != below else ""
 
     def _read_by_torch(self) -> dict[str, int] | None:
-        """Return the members. None if torch rejects the archive, or dies."""
+        """The members. None if torch rejects the archive, or dies."""
         if self._child is None or self._child.poll() is not None:
             argv = [sys.executable, "-c", _READ_BY_TORCH]
             self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

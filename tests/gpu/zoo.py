@@ -32,12 +32,12 @@ class CudaZoo:
         return self.directory / f"{name}.{kind}.pt"
 
     def call(self, name: str, inputs: str | list[TensorSpec]) -> PackageWorkload:
-        """Return the package with inputs of one kind (`inputs` are good, `bad-index` and others are not)."""
+        """The package with inputs of one kind (`inputs` are good, `bad-index` and others are not)."""
         given = self.inputs(name, inputs) if isinstance(inputs, str) else inputs
         return PackageWorkload(package=self.package(name), inputs=given, timeout_s=60)
 
     def exported(self, name: str, inputs: str) -> ExportedWorkload:
-        """Return the package's exported program, compiled with the zoo's cache."""
+        """The package's exported program, compiled with the zoo's cache."""
         return ExportedWorkload(
             exported=self.directory / f"{name}.exported.pt2",
             inputs=self.inputs(name, inputs),
@@ -46,7 +46,7 @@ class CudaZoo:
         )
 
     def static_call(self) -> PackageWorkload:
-        """Return good inputs for a package compiled with a static libstdc++."""
+        """Good inputs for a package compiled with a static libstdc++."""
         package = self.directory / STATIC / "ranker.pt2"
         return PackageWorkload(package=package, inputs=self.inputs("ranker", "inputs"), timeout_s=60)
 
@@ -100,5 +100,5 @@ def static_compiler(directory: Path) -> str:
 
 
 def plain_compiler() -> str:
-    """Return the distribution's g++, which links libstdc++ dynamically."""
+    """The distribution's g++, which links libstdc++ dynamically."""
     return COMPILER if Path(COMPILER).exists() else shutil.which("g++") or os.environ.get("CXX", "g++")

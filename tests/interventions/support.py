@@ -12,7 +12,7 @@ from tests.worker.support import context_in
 
 
 def the_call(package: Path, inputs: Path, **more: object) -> TriedCall:
-    """Return the call of a package with the inputs of a file."""
+    """The call of a package with the inputs of a file."""
     expect = more.pop("expect", None)
     assert expect is None or isinstance(expect, Path)
     workload = PackageWorkload(package=package, inputs=inputs, **more)  # type: ignore[arg-type]

@@ -226,7 +226,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def command(package: Path, given: str, *words: str) -> tuple[int, dict[str, Any]]:
-    """Return exit status and result of the command."""
+    """Exit status and result of the command."""
     done = run("try-fix", package, "--inputs", package.with_name(given), *words, "--json")
     assert done.stdout, done.stderr[-2000:]
     return done.returncode, json.loads(done.stdout)

@@ -191,7 +191,7 @@ INFINITE = "INFINITY"
 
 
 def changed(source: str, family: str, kind: Any = "cpp") -> list[str]:
-    """Return the lines that a guard changed."""
+    """The lines that a guard changed."""
     guarded = with_domain_guarded(Kernel("k", kind, "k", (), 1, source, 40), family)
     lines = zip(source.split("\n"), guarded.split("\n"), strict=True)
     return [new.strip() for old, new in lines if old != new]

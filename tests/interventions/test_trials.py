@@ -134,13 +134,13 @@ def test_a_change_that_hangs_or_kills_the_process_is_a_result_and_the_rest_goes_
 
 
 def captured(package: Path, given: Path, *before: Mapping[str, object]) -> TriedCall:
-    """Return the request of a replay: the steps before, then the call."""
+    """The request of a replay: the steps before, then the call."""
     steps = [*before, {"do": "call", "file": str(given), "threads": 1}]
     return TriedCall({"package": package, "steps": steps})
 
 
 def constants_of(directory: Path, constants: Mapping[str, torch.Tensor]) -> dict[str, object]:
-    """Return the step that updates these constants."""
+    """The step that updates these constants."""
     file = str(saved(directory, "constants.pt", constants))
     return {"do": "constants", "file": file, "how": "load_constants", "arguments": [False, False]}
 

@@ -70,7 +70,7 @@ def within(limit_s: float, happens: Callable[[], bool]) -> bool:
 
 
 def family(path: Path) -> list[int]:
-    """Return the process ids that FAMILY wrote."""
+    """The process ids that FAMILY wrote."""
     return [int(pid) for pid in appears(path).split()]
 
 

@@ -31,7 +31,7 @@ def read_sanitizer(lines: Iterable[str], on_program: Callable[[str], None] | Non
 
 
 def digest(facts: Any) -> dict[str, Any]:
-    """Return the facts of a log that a gold file has."""
+    """The facts of a log that a gold file has."""
     root = facts.root
     return {
         "root": root.family.id if root else None,
@@ -48,7 +48,7 @@ def digest(facts: Any) -> dict[str, Any]:
 
 
 def gold() -> dict[str, Any]:
-    """Return the expected digests by file name. Fields that a row omits are as in an empty log."""
+    """The expected digests by file name. Fields that a row omits are as in an empty log."""
     nothing = digest(read_log(()))
     rows = json.loads(GOLD.read_text(encoding="utf-8"))
     return {name: {**nothing, **row} for name, row in rows.items()}

@@ -135,7 +135,7 @@ BLOCK = (
 
 
 def block(when: str, argument: str, value: str, kernel: str = "k_0") -> list[str]:
-    """Return a block as level 2 prints it."""
+    """A block as level 2 prints it."""
     return [line.format(when=when, kernel=kernel, argument=argument, value=value) for line in BLOCK]
 
 

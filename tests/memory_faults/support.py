@@ -22,7 +22,7 @@ PROGRAMS = sorted(path.name for path in FAULTS.iterdir())
 
 
 def given_to(name: str, *, rows: int | None = None) -> Any:
-    """Return the inputs of a recorded run, with `rows` rows in the first if given."""
+    """The inputs of a recorded run, with `rows` rows in the first if given."""
     report = FAULTS / name / "report.jsonl"
     leaves = [leaf for event in stream_events(report, events.Given) for leaf in event.leaves]
     if rows is not None:
@@ -31,7 +31,7 @@ def given_to(name: str, *, rows: int | None = None) -> Any:
 
 
 def view_of(recording: Path, directory: Path, changes: Mapping[str, str] = {}) -> PackageView:
-    """Return the recorded package, with `changes` to its generated code."""
+    """The recorded package, with `changes` to its generated code."""
     for path in recording.glob("model*"):
         shutil.copyfile(path, directory / path.name)
     text = (wrapper := directory / "model.wrapper.cpp").read_text()
@@ -50,7 +50,7 @@ def joined(
     with_values: bool = True,
     changes: Mapping[str, str] = {},
 ) -> Fault | None:
-    """Return the first fault of a recorded run, linked with everything that the run left."""
+    """The first fault of a recorded run, linked with everything that the run left."""
     recording = FAULTS / name
     view = view_of(recording, directory, changes)
     _, found = read_report(recording / "memcheck.txt", "memcheck", view)

@@ -20,14 +20,14 @@ VALUES = {"n": 100, "stride": 64, "W": 16}
 
 
 def accesses(source: str, tensors: str = "x table out") -> list[SourceAccess]:
-    """Return the accesses of a user's kernel whose scalars are `VALUES`."""
+    """The accesses of a user's kernel whose scalars are `VALUES`."""
     parameters = tuple(Parameter(name, "tensor", "read") for name in tensors.split())
     program = read_program(Kernel("k_0", "user_triton", "k", parameters, 1, source, 1))
     return [SourceAccess(each, address_of(each.place, VALUES)) for each in program.accesses]
 
 
 def first(source: str, code: str) -> SourceAccess:
-    """Return the first access on the first line with `code`."""
+    """The first access on the first line with `code`."""
     line = next(n for n, text in enumerate(source.split("\n"), 1) if code in text)
     return next(each for each in accesses(source) if each.access.line == line)
 

@@ -31,7 +31,7 @@ def name_ending(members: Members, suffix: str) -> str:
 
 
 def without(suffix: str) -> Callable[[Members], object]:
-    """Return a change that drops the member with this suffix."""
+    """A change that drops the member with this suffix."""
     return lambda members: members.pop(name_ending(members, suffix))
 
 
@@ -44,7 +44,7 @@ def unweighted(members: Members) -> None:
 
 
 def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
-    """Return a change that adds a member, whose name is relative to `<stem>/data/aotinductor/`."""
+    """A change that adds a member, whose name is relative to `<stem>/data/aotinductor/`."""
 
     def add(members: Members) -> None:
         folder = name_ending(members, ".wrapper.cpp").partition("aotinductor/")[0]
@@ -55,7 +55,7 @@ def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
 
 
 def declared(name: str, size: int, offset: int) -> zipfile.ZipInfo:
-    """Return a directory entry for `size` stored bytes whose local header is at `offset`."""
+    """A directory entry for `size` stored bytes whose local header is at `offset`."""
     info = zipfile.ZipInfo(name)
     info.file_size = info.compress_size = size
     info.header_offset, info.CRC = offset, 0

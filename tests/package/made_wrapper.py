@@ -60,7 +60,7 @@ _REUSE = """\
 
 
 def make_wrapper(launches: int) -> str:
-    """Return a wrapper with a chain of launches. Every fourth is a matrix product, and some buffers are reused."""
+    """A wrapper with a chain of launches. Every fourth is a matrix product, and some buffers are reused."""
     kernels, body = [], [_fill(_ALLOCATE, 0)]
     for number in range(launches):
         name = number + 1

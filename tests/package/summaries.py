@@ -33,7 +33,7 @@ def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Any:
 
 
 def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
-    """Return a recorded wrapper, with its recorded C++ kernels, as a package."""
+    """A recorded wrapper, with its recorded C++ kernels, as a package."""
     container = DirectoryContainer(RECORDINGS)
     wrapper, kernels = (
         next((each for each in container.members if each.name == f"{folder}/{name}.{compiled_by}.cpp"), None)
@@ -124,7 +124,7 @@ def read(zoo: ZooPackage, name: str) -> Any:
 
 
 def all_summaries() -> str:
-    """Return the summaries of the wrappers in `SUMMARISED`, each below a line with its name."""
+    """The summaries of the wrappers in `SUMMARISED`, each below a line with its name."""
     texts = ((name, (WRAPPERS / f"{name}.cpp").read_text()) for name in SUMMARISED)
     return "\n".join(f"# {name}\n{summary(read_wrapper(text))}" for name, text in texts)
 

@@ -89,7 +89,7 @@ def stamp(members: Members) -> None:
 
 
 def sealed(place: int) -> Callable[[Members], object]:
-    """Return a change that puts a member of another folder at this place."""
+    """A change that puts a member of another folder at this place."""
 
     def seal(members: Members) -> None:
         all_of_them = list(members.items())
@@ -161,7 +161,7 @@ GOOD = "m/data/aotinductor/model/a.wrapper.cpp"
 
 
 def slug_of(path: Path) -> str:
-    """Return why the package cannot be opened. An unsafe one is not given to torch's loader either."""
+    """Why the package cannot be opened. An unsafe one is not given to torch's loader either."""
     with pytest.raises(PackageError) as caught:
         open_package(path)
     if caught.value.slug == "unsafe_archive":
@@ -274,7 +274,7 @@ def zip64(path: Path) -> bytearray:
 
 
 def overwritten(at: int, form: str, value: int) -> Callable[[bytearray], bytes]:
-    """Return a change that packs `value` at `at` bytes from the 64-bit end record."""
+    """A change that packs `value` at `at` bytes from the 64-bit end record."""
 
     def write_over(data: bytearray) -> bytes:
         struct.pack_into(form, data, data.rindex(b"PK\6\6") + at, value)

@@ -35,7 +35,7 @@ def recorded(name: str) -> str:
 
 
 def with_spec(spec: str) -> str:
-    """Return the two-input wrapper with another input spec."""
+    """The two-input wrapper with another input spec."""
     text = recorded("logarithm.torch-2.11-cuda")
     old = text[text.index('in_spec_ = R"(') : text.index("    out_spec_")]
     return text.replace(old, f'in_spec_ = R"({spec})";\n')
@@ -45,7 +45,7 @@ LEAF = '{"type": null, "context": null, "children_spec": []}'
 
 
 def tree(args: str, kwargs: str = "", names: str = "[]") -> str:
-    """Return an input spec as `torch.utils._pytree.treespec_dumps` writes it."""
+    """An input spec as `torch.utils._pytree.treespec_dumps` writes it."""
     return (
         '[1, {"type": "builtins.tuple", "context": "null", "children_spec": ['
         f'{{"type": "builtins.tuple", "context": "null", "children_spec": [{args}]}}, '
@@ -90,7 +90,7 @@ def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> N
 
 
 def compiled(*dims: CompiledDim, index: int = 0, dtype: str = "float32", **more: Any) -> CompiledInput:
-    """Return an input on the CPU, contiguous unless strides are given."""
+    """An input on the CPU, contiguous unless strides are given."""
     label, path = f"arg{index}_1", more.get("path", f"args[{index}]")
     return CompiledInput(index, label, path, dtype, dims, more.get("strides", (1,)), "cpu")
 
@@ -118,7 +118,7 @@ def on_cuda(signature: Signature) -> Signature:
 
 
 def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
-    """Return the only difference of these inputs."""
+    """The only difference of these inputs."""
     found = compare_inputs(signature, tensors)
     assert len(found) == 1, found
     return found[0]

@@ -165,7 +165,7 @@ def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
 
 
 def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -> list[tuple[str, str]]:
-    """Return the defects of a recorded CUDA wrapper after replacing each first text by its second."""
+    """The defects of a recorded CUDA wrapper after replacing each first text by its second."""
     view = recorded(name, directory, dict(edits))
     assert not view.wrapper.problems
     symbols = view.wrapper.symbols.values()

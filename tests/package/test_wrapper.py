@@ -140,7 +140,7 @@ def writers(flow: Dataflow, name: str, launch: int | None = None) -> list[int | 
 
 
 def behind(flow: Dataflow, name: str) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the launches, inputs and constants from which a tensor is computed."""
+    """The launches, inputs and constants from which a tensor is computed."""
     found = flow.backward(name)
     return found.launches, found.inputs, found.constants
 

@@ -25,7 +25,7 @@ def cache() -> Cache:
 
 @pytest.fixture(scope="session")
 def rebuild(zoo: ZooPackage, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
-    """Return `rebuild(name, options)`, which gives the instrumented package of a zoo model."""
+    """`rebuild(name, options)`, which gives the instrumented package of a zoo model."""
 
     def make(name: str, options: Options = Options()) -> Instrumented:  # noqa: B008 - frozen
         context = Context(tmp_path_factory.mktemp("rebuild"), Path(sys.executable))

@@ -14,7 +14,7 @@ import tests.zoo.models  # noqa: F401 - registers the custom op
 
 
 def outputs(package: str, inputs: str, device: str) -> list[torch.Tensor]:
-    """Return the outputs of three calls, each followed by its inputs as the call left them."""
+    """The outputs of three calls, each followed by its inputs as the call left them."""
     loader = torch._C._aoti.AOTIModelPackageLoader(package, "model", False, 1, -1)
     found = []
     for _ in range(3):
@@ -30,7 +30,7 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of the values in logical order."""
+    """The bytes of the values in logical order."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 

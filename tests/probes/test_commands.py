@@ -218,7 +218,7 @@ anyio.run(lambda: instrument(package, Options(), Context(work, Path(sys.executab
 
 
 def processes_below(directory: Path) -> list[str]:
-    """Return the command names of processes whose working directory is below `directory`."""
+    """The command names of processes whose working directory is below `directory`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -46,7 +46,7 @@ def rebuilt(package: Path, context: Context, cache: Cache) -> Instrumented:
 
 
 def total(context: Context, package: Path, model: str, inputs: Path) -> float:
-    """Return the sum of a model's first output."""
+    """The sum of a model's first output."""
     argv = (sys.executable, "-W", "ignore", "-c", CALL, str(package), model, str(inputs))
     finished = anyio.run(lambda: context.run(Command(argv, context.directory), f"call-{model}"))
     assert finished.ok, finished.stderr.read_text()
@@ -131,7 +131,7 @@ EXPORTS = "{ global: AOTInductor*; local: *; };"
 
 
 def hiding_compiler(directory: Path) -> dict[str, str]:
-    """Return the variables that make torch compile with that linker."""
+    """The variables that make torch compile with that linker."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "exports.map").write_text(EXPORTS)
     (directory / "g++").write_text(HIDING)
@@ -140,7 +140,7 @@ def hiding_compiler(directory: Path) -> dict[str, str]:
 
 
 def special(form: str) -> Path:
-    """Return the package of this form, compiled once and kept between runs."""
+    """The package of this form, compiled once and kept between runs."""
     more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
     return compiled_once(CACHE / f"{form}.pt2", "tests.zoo.forms", form, more=more)
 

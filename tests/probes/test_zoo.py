@@ -191,7 +191,7 @@ def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
 
 
 def observe(context: Context, package: Path, inputs: Path, **request: object) -> WorkerRun:
-    """Return the events of one `observe` request."""
+    """The events of one `observe` request."""
     asked: Mapping[str, object] = {"package": package, "inputs": inputs, **request}
     return served(Context.worker, context, "observe", asked)
 

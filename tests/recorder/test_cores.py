@@ -31,14 +31,14 @@ CODE = 0x10000
 
 
 def note(kind: int, data: bytes, *, says: int | None = None, named: int = 0) -> bytes:
-    """Return a note. `says` and `named` are wrong sizes."""
+    """A note. `says` and `named` are wrong sizes."""
     name = b"CORE\0"
     head = struct.pack("<III", named or len(name), len(data) if says is None else says, kind)
     return head + name.ljust(-(-len(name) // 4) * 4, b"\0") + data.ljust(-(-len(data) // 4) * 4, b"\0")
 
 
 def status(thread: int, pc: int = CODE, sp: int = 0x7000, received: int = 6) -> bytes:
-    """Return NT_PRSTATUS of a thread that got the signal `received`."""
+    """NT_PRSTATUS of a thread that got the signal `received`."""
     raw = bytearray(336)
     struct.pack_into("<h", raw, 12, received)
     struct.pack_into("<i", raw, 32, thread)
@@ -48,7 +48,7 @@ def status(thread: int, pc: int = CODE, sp: int = 0x7000, received: int = 6) -> 
 
 
 def files(*paths: str, count: int | None = None) -> bytes:
-    """Return NT_FILE. `count` is a wrong number of files."""
+    """NT_FILE. `count` is a wrong number of files."""
     raw = struct.pack("<QQ", len(paths) if count is None else count, 4096)
     raw += b"".join(struct.pack("<QQQ", CODE * (n + 1), CODE * (n + 2), 0) for n in range(len(paths)))
     return note(0x46494C45, raw + b"".join(path.encode() + b"\0" for path in paths))
@@ -57,7 +57,7 @@ def files(*paths: str, count: int | None = None) -> bytes:
 def core(
     notes: bytes, *, page: bytes = b"", machine: int = X86, size: int = 0, count: int = 2, kind: int = 4
 ) -> bytes:
-    """Return an ELF file with notes in a segment of claimed size `size`, and `page` at CODE."""
+    """An ELF file with notes in a segment of claimed size `size`, and `page` at CODE."""
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     head = struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
     first = struct.pack("<IIQQQQQQ", 4, 4, 176, 0, 0, size or len(notes), 0, 4)
@@ -181,7 +181,7 @@ def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
 
 
 def library(rules: bytes) -> bytes:
-    """Return a shared object whose one function, at 0x1000, has these rules in .eh_frame."""
+    """A shared object whose one function, at 0x1000, has these rules in .eh_frame."""
     common = struct.pack("<IIB", 20, 0, 1) + b"zR\0\1\x78\x10\1\x1b".ljust(15, b"\0")
     at, names = 0x2000, b"\0.eh_frame_hdr\0.eh_frame\0.names\0"
     frames = common + struct.pack("<IIiIB", 13 + len(rules), 28, 0x1000 - at - 32, 0x100, 0) + rules
@@ -225,7 +225,7 @@ def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> N
 
 
 def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
-    """Return the core of a process that had loaded the package, or one with another `build` id."""
+    """The core of a process that had loaded the package, or one with another `build` id."""
     with zipfile.ZipFile(package) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".wrapper.so")]
         page = archive.read(name)[:4096]

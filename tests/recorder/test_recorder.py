@@ -39,14 +39,14 @@ def host() -> Path:
 
 
 def refused(*words: str | Path) -> str:
-    """Return the error on stderr of a command that exits with 2."""
+    """The error on stderr of a command that exits with 2."""
     run = typed(*map(str, words))
     assert run.returncode == 2 and "Traceback" not in run.stderr, run.stderr
     return run.stderr
 
 
 def diagnosed(folder: Path, **given: Any) -> Any:
-    """Return the verdict as JSON, from a process with torch imported that tests share."""
+    """The verdict as JSON, from a process with torch imported that tests share."""
     return tool("diagnose", folder / "jobs", **given).model_dump(mode="json")
 
 
@@ -62,7 +62,7 @@ def recorded(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def end_of(argv: list[str], kept: Path) -> int:
-    """Return a host's exit status, negative for a signal. Each of its calls runs in its own thread."""
+    """A host's exit status, negative for a signal. Each of its calls runs in its own thread."""
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", "AOTI_RECORDER_DIR": str(kept)}
     around["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
     return subprocess.run(argv, env=around, capture_output=True, timeout=600, check=False).returncode
@@ -145,7 +145,7 @@ def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: 
 
 
 def core_of(host: Path, package: Path, folder: Path, fault: str, **more: str) -> Path:
-    """Return the core file of a host that this fault ended."""
+    """The core file of a host that this fault ended."""
     argv = [str(host), str(package), "4", "40", "--break", fault]
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", **more}
     with_core = ["bash", "-c", 'ulimit -c unlimited; exec "$@"', "bash", *argv]
@@ -344,7 +344,7 @@ HANGING: dict[str, tuple[str, tuple[str, ...], str]] = {  # package, told, guilt
 
 
 def processor_time(pid: int) -> int:
-    """Return the ticks of processor time in user mode, from /proc."""
+    """The ticks of processor time in user mode, from /proc."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
@@ -496,7 +496,7 @@ for turn in range(200):
 
 
 def of_python(how: str, package: Path, kept: Path, program: str = PROGRAM) -> int:
-    """Return how a Python host ends. It is forked with torch imported, because the import takes long."""
+    """How a Python host ends. It is forked with torch imported, because the import takes long."""
     printed = package.with_name(f"{how or 'plain'}.{kept.parent.name}.txt")
     return builder().run("-c", (program, how, str(package), str(kept)), printed)
 

@@ -158,7 +158,7 @@ class Page(HTMLParser):
 
 
 def rewritten(write: Callable[[str], str]) -> Source:
-    """Return a full report with `write` applied to every text."""
+    """A full report with `write` applied to every text."""
     environment = {name: write(name) for name in ("torch", "GPU")}
     return Source(
         Verdict.model_validate(_written(VERDICT.model_dump(mode="json"), write)),

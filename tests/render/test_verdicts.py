@@ -48,13 +48,13 @@ MIDDLE = re.compile(r"(?:^  [1-5]\d  .+\n)+", re.MULTILINE)  # not in the gold f
 
 @pytest.fixture(scope="module")
 def gold() -> dict[str, str]:
-    """Return the texts by title."""
+    """The texts by title."""
     parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def printed(name: str) -> str:
-    """Return what a sample prints. The verdict is also printed in full."""
+    """What a sample prints. The verdict is also printed in full."""
     text = as_text(VERDICT, verbose=True) if name == VERBOSE else as_text(SAMPLES[name])
     return MIDDLE.sub("  …\n", text)
 
@@ -142,7 +142,7 @@ def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
 
 
 def mismatch(given: GivenTensor) -> Callable[[ZooPackage, Path], Verdict]:
-    """Return a scenario: a call fails, and passes once the input is changed to what was compiled."""
+    """A scenario: a call fails, and passes once the input is changed to what was compiled."""
 
     def of_input(zoo: ZooPackage, folder: Path) -> Verdict:
         case = failing(package_case(zoo("ranker"), given))
@@ -225,7 +225,7 @@ NIGHTLY = "input_mismatch"
 
 
 def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
-    """Return what a scenario prints, without what differs between machines."""
+    """What a scenario prints, without what differs between machines."""
     text = as_text(verdict)
     for path in (folder, zoo("ranker").parent, zoo("logarithm").parent, Path(__file__).parents[2]):
         text = text.replace(f"{path}/", "")

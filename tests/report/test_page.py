@@ -135,7 +135,7 @@ QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "
 
 
 def browsed(directory: Path, text: str, *options: str) -> str:
-    """Return the browser's output after loading `text`. Root has no sandbox."""
+    """The browser's output after loading `text`. Root has no sandbox."""
     file = directory / "report.html"
     file.write_text(text)
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()

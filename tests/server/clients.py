@@ -53,7 +53,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 def data_of(result: CallToolResult) -> dict[str, Any]:
-    """Return the structured result. The text channel must carry the same, or the lines of the verdict."""
+    """The structured result. The text channel must carry the same, or the lines of the verdict."""
     assert not result.is_error, text_of(result)
     assert result.structured_content is not None
     if "format_version" in result.structured_content:
@@ -71,7 +71,7 @@ CHARACTERS_PER_TOKEN = 2.75
 
 
 def tokens(result: object) -> float:
-    """Return an upper limit of the tokens of a result, which both channels of an answer carry."""
+    """An upper limit of the tokens of a result, which both channels of an answer carry."""
     return len(compact(result)) / CHARACTERS_PER_TOKEN
 
 

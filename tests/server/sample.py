@@ -76,7 +76,7 @@ async def run_child(context: Context, arguments: FileArguments) -> Said:
 
 
 async def warm_up(context: Context, arguments: FileArguments) -> Said:
-    """Return the id of the process that keeps torch imported, after a request was forked from it."""
+    """The id of the process that keeps torch imported, after a request was forked from it."""
     await context.worker("describe_inputs", {"inputs": arguments.file})
     assert context.imports is not None
     (imported,) = context.imports.servers

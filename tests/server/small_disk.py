@@ -28,7 +28,7 @@ class SmallDisk:
         return Path(f"/proc/{self.pid}/root") / self.path.relative_to("/")
 
     def command(self, folder: Path, *argv: str) -> list[str]:
-        """Return a command line that runs `argv` in `folder`, where the disk is mounted."""
+        """A command line that runs `argv` in `folder`, where the disk is mounted."""
         enter = ["nsenter", "-t", str(self.pid), "-U", "-m", "--preserve-credentials"]
         return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', str(folder), *argv]
 

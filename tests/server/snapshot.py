@@ -14,7 +14,7 @@ GOLD = Path(__file__).with_name("tools.json")
 
 
 def tools(chosen: str = "all") -> list[dict[str, Any]]:
-    """Return the answer to `tools/list`."""
+    """The answer to `tools/list`."""
     with tempfile.TemporaryDirectory() as state:
         server = make_server(Store(Path(state) / "state"), tools=chosen)
     listed = anyio.run(server.list_tools)
@@ -31,7 +31,7 @@ def text_of(listed: list[dict[str, Any]]) -> str:
 
 
 def without_texts(part: Any) -> Any:
-    """Return a schema or a part of one without descriptions. An argument may be named `description`."""
+    """A schema or a part of one without descriptions. An argument may be named `description`."""
     if isinstance(part, list):
         return [without_texts(each) for each in part]
     if not isinstance(part, dict):

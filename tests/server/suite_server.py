@@ -52,7 +52,7 @@ OPERATIONS = (
 
 
 def suite_server(state: Path) -> ToolServer:
-    """Return the server, with its jobs in `state`."""
+    """The server, with its jobs in `state`."""
     server = make_server(Store(state), OPERATIONS)
 
     @server.resource("test://static-text", name="static-text", mime_type="text/plain")

@@ -40,12 +40,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def given(name: str, **values: Any) -> Any:
-    """Return the validated arguments of a tool."""
+    """The validated arguments of a tool."""
     return validated(BY_NAME[name].arguments, values)
 
 
 def refused(context: Context, name: str, **values: Any) -> ProblemError:
-    """Return the error of a tool that rejects its arguments."""
+    """The error of a tool that rejects its arguments."""
     with pytest.raises(ProblemError) as problem:
         anyio.run(lambda: asked(name, context, **values))
     return problem.value

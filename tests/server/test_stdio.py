@@ -157,7 +157,7 @@ def test_reading_a_large_log_ends_at_once(tmp_path: Path, large_log: Path, how: 
 
 
 def readers(file: Path) -> list[str]:
-    """Return the processes that have the file open."""
+    """The processes that have the file open."""
     found = []
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:

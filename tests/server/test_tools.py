@@ -255,7 +255,7 @@ def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path
 
 
 def spelled(parameter: inspect.Parameter) -> list[str]:
-    """Return the option names of a command's parameter. In an annotation, `default` is the first of them."""
+    """The option names of a command's parameter. In an annotation, `default` is the first of them."""
     info = parameter.annotation.__metadata__[0]
     declared = [info.default, *(info.param_decls or ())]
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
@@ -283,7 +283,7 @@ def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
 
 
 def _smallest(short: dict[str, Any]) -> int:
-    """Return the size that no rule can reduce: fixed keys, short strings and numbers."""
+    """The size that no rule can reduce: fixed keys, short strings and numbers."""
     return 6_000 if short.get("shortened") else 0
 
 

@@ -47,7 +47,7 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 
 def installed(name: str) -> str | None:
-    """Return where a daemon is installed, or None."""
+    """Where a daemon is installed, or None."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
 
 

@@ -40,14 +40,14 @@ PROGRAM = """
 
 
 def diagnosed(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """Return the verdict on PROGRAM."""
+    """The verdict on PROGRAM."""
     script = tmp_path / "ranks.py"
     script.write_text(textwrap.dedent(PROGRAM))
     return answered(launcher, tmp_path, "diagnose", "--json", str(script), "--", *arguments)
 
 
 def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """Return what the command line prints as JSON."""
+    """What the command line prints as JSON."""
     asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
     env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     argv = [str(Path(sys.executable).with_name("aoti-debug")), *arguments]
@@ -109,7 +109,7 @@ def serving(directory: Path, *launcher: str) -> Iterator[Server]:
 
 
 def of_both_ranks(directory: Path) -> list[int]:
-    """Return the ids of two processes of each rank."""
+    """The ids of two processes of each rank."""
     return [pid for rank in "01" for pid in family(directory / f"pids.{rank}")]
 
 

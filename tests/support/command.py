@@ -36,7 +36,7 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def answered(*words: str | Path) -> dict[str, Any]:
-    """Return what the command prints as JSON."""
+    """What the command prints as JSON."""
     done = typed(str(words[0]), "--json", *map(str, words[1:]))
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)

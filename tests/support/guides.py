@@ -13,7 +13,7 @@ PAGES = [SKILL, *SUB_GUIDES, *REFERENCES]
 
 
 def frontmatter() -> dict[str, str]:
-    """Return the fields of SKILL.md: each is one line, quoted or not."""
+    """The fields of SKILL.md: each is one line, quoted or not."""
     text = SKILL.read_text(encoding="utf-8")
     assert text.startswith("---\n")
     lines = text.split("---\n", 2)[1].splitlines()

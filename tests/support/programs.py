@@ -15,7 +15,7 @@ from tests.recorded import RECORDINGS
 
 
 def run_program(program: PytorchProgram, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the outputs of a program without weights."""
+    """The outputs of a program without weights."""
     namespace: dict[str, Any] = {}
     exec(compile(program.text, "model.py", "exec"), namespace)
     outputs: Sequence[torch.Tensor] = namespace["Model"]()(*(each.clone() for each in given))
@@ -43,7 +43,7 @@ def assert_program_agrees(
 
 
 def build(name: str) -> Path:
-    """Return the package of a model of `tests.zoo.origins`."""
+    """The package of a model of `tests.zoo.origins`."""
     return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.origins", name)
 
 

@@ -38,7 +38,7 @@ class Speaker:
         return self._number
 
     def hear(self, seconds: float = 30) -> dict[str, Any]:
-        """Return the next message."""
+        """The next message."""
         assert self.server.stdout is not None
         limit = time.monotonic() + seconds
         while b"\n" not in self._rest:
@@ -51,7 +51,7 @@ class Speaker:
         return dict(json.loads(line))
 
     def ping(self) -> float:
-        """Return the seconds until a ping is answered."""
+        """The seconds until a ping is answered."""
         begun = time.monotonic()
         number = self.ask("ping")
         while self.hear().get("id") != number:
@@ -160,7 +160,7 @@ def wait_for(ids: Path) -> list[str]:
 
 
 def left(pids: list[int]) -> list[int]:
-    """Return the processes that still run after at most 15 s."""
+    """The processes that still run after at most 15 s."""
     limit = time.monotonic() + 15
     while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
         time.sleep(0.01)

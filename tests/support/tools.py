@@ -31,7 +31,7 @@ async def asked(name: str, context: Context, workload: Workload | None = None, /
 
 
 def tool(name: str, directory: Path, workload: Workload | None = None, /, **options: Any) -> Any:
-    """Return a tool's result, from a new folder below `directory`, with imports of torch that tests share."""
+    """A tool's result, from a new folder below `directory`, with imports of torch that tests share."""
     directory.mkdir(exist_ok=True)
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(options.get("python") or sys.executable))
     return served(lambda context: asked(name, context, workload, **options), context)
@@ -53,6 +53,6 @@ def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verd
 
 
 def of_call(directory: Path, package: Path, inputs: str, symptom: Symptom | None = None) -> Verdict:
-    """Return the verdict on a package called with the inputs of that name beside it."""
+    """The verdict on a package called with the inputs of that name beside it."""
     given = package.with_name(f"{package.stem}.{inputs}.pt")
     return verdict(directory, PackageWorkload(package=package, inputs=given), symptom=symptom)

@@ -40,7 +40,7 @@ KILLER = """
 
 
 def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
-    """Return the cases of a file with this text."""
+    """The cases of a file with this text."""
     path = directory / "cases.yaml"
     path.write_text(textwrap.dedent(text))
     return read_plan(path)

@@ -190,7 +190,7 @@ AGENTS = (ROOT / "benchmarks" / "agents.md").read_text()
 
 
 def tasks_of(head: str) -> list[list[list[int]]]:
-    """Return the numbers in the cells of a table of tasks, column by column."""
+    """The numbers in the cells of a table of tasks, column by column."""
     rows = AGENTS.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[[int(n) for n in re.findall(r"\d+", cell)] for cell in row.split("|")[2:-1]] for row in rows]
     return [list(column) for column in zip(*cells, strict=True)]

@@ -40,7 +40,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of headings, as GitHub and mkdocs make them, and explicit anchors."""
+    """The anchors of headings, as GitHub and mkdocs make them, and explicit anchors."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return set(re.findall(r'<a id="(\w+)">', text)) | {
@@ -71,7 +71,7 @@ PINNED = re.compile(r"^[\w./-]+@(v\d+|release/v\d+)$")
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
-    """Return every step of every job of a workflow."""
+    """Every step of every job of a workflow."""
     return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
 
 

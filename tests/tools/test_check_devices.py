@@ -95,7 +95,7 @@ def gpu(capability: str) -> dict[str, object]:
 
 
 def machine(**changes: object) -> Machine:
-    """Return a machine with one H200 on which everything works, except for `changes`."""
+    """A machine with one H200 on which everything works, except for `changes`."""
     facts: dict[str, object] = {
         "platform": "linux",
         "machine": "x86_64",
@@ -164,7 +164,7 @@ HERE: list[tuple[str, dict[str, object], int, Told]] = [
 
 
 def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
-    """Return a package: of the zoo, for CUDA, with a library for another processor, or without a library."""
+    """A package: of the zoo, for CUDA, with a library for another processor, or without a library."""
     if kind == "cuda":
         return cuda_package(zoo, directory)
     if kind == "cut":

@@ -304,7 +304,7 @@ MADE_OUTCOMES = dict.fromkeys(("joins", "layouts", "peaks"), "agrees") | {"turns
 
 
 def made_and_read(name: str, folder: Path, outcome: str = "agrees") -> dict[str, Any]:
-    """Return the result for a package of one of these models and its program."""
+    """The result for a package of one of these models and its program."""
     ops = folder / "ops.py"
     ops.write_text(OPS)
     argv = [sys.executable, "-c", MADE, str(folder), name]

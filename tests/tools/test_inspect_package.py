@@ -24,7 +24,7 @@ RESULT_LIMIT = 10_000
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Return a function that asks about a package, in a new folder."""
+    """A function that asks about a package, in a new folder."""
 
     def run(package: Path, **question: Any) -> Any:
         if package.is_dir():  # only a wrapper's files: use the library beside them

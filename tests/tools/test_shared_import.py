@@ -45,7 +45,7 @@ def shared(directory: Path, work: Callable[[Context], Awaitable[None]]) -> Conte
 
 
 def program(directory: Path, end: str) -> tuple[Path, dict[str, object]]:
-    """Return a request to import a file that starts a family of processes and then runs `end`."""
+    """A request to import a file that starts a family of processes and then runs `end`."""
     pids = directory / "pids"
     module = directory / "dying.py"
     module.write_text(DYING.format(family=FAMILY, pids=str(pids), end=end))

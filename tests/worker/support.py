@@ -61,7 +61,7 @@ def function_of(operation: str) -> Any:
 
 
 def request_type(operation: str) -> Any:
-    """Return the protocol class that an operation's function takes."""
+    """The protocol class that an operation's function takes."""
     annotations = list(function_of(operation).__annotations__.values())
     return getattr(protocol, annotations[0])
 

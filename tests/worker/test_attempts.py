@@ -130,7 +130,7 @@ def model_of(body: str, folder: Path) -> torch.nn.Module:
 
 
 def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
-    """Return the attempts on a model whose export fails."""
+    """The attempts on a model whose export fails."""
     model, args = model_of(body, folder), (X, *more)
     sizes = any(word in body for word in ("table", "shape", "doubled"))
     least = 4 if "int(x.shape" in body else None  # half of a smaller size is 0 or 1, which an export fixes

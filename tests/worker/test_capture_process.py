@@ -286,7 +286,7 @@ def test_a_package_that_the_process_may_not_copy(
 
 
 def numbers(directory: Path) -> list[int]:
-    """Return `n` of every event in the files, in order."""
+    """`n` of every event in the files, in order."""
     lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
     return sorted(json.loads(line)["n"] for line in lines)
 

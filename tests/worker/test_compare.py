@@ -63,7 +63,7 @@ def test_asked_limits_replace_those_of_the_dtype() -> None:
 
 
 def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Expected]:
-    """Return two factors, and their product in eager mode with its float64 reference."""
+    """Two factors, and their product in eager mode with its float64 reference."""
     generator = torch.Generator().manual_seed(seed)
     left = torch.randn(4, terms, generator=generator).to(dtype)
     right = torch.randn(terms, 4, generator=generator).to(dtype)
@@ -72,7 +72,7 @@ def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the product summed in float32 one term after another, which rounds most."""
+    """The product summed in float32 one term after another, which rounds most."""
     total = torch.zeros(left.shape[0], right.shape[1])
     for k in range(left.shape[1]):
         total = total + left[:, k : k + 1].float() * right[k : k + 1].float()
@@ -220,7 +220,7 @@ def program_outputs(module: Any, x: torch.Tensor, directory: Path) -> Any:
 
 
 def computed(name: str, seed: int, dtype: torch.dtype, directory: Path) -> tuple[list[Expected], list[Any]]:
-    """Return a program's outputs, and those of a package that keeps all results in float32."""
+    """A program's outputs, and those of a package that keeps all results in float32."""
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(dtype)
     found = program_outputs(exported(name, dtype), x, directory).outputs
     assert all(len(each.runs) > 4 for each in found)

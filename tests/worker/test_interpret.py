@@ -47,7 +47,7 @@ def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
 
 
 def events_of(at: Path, model: nn.Module, *inputs: Any, expected: Any = None, **request: Any) -> list[Any]:
-    """Return the events of an interpretation, whose user expects these outputs."""
+    """The events of an interpretation, whose user expects these outputs."""
     if expected is not None:
         request["expect"] = str(at / "expected.pt")
         torch.save(expected, request["expect"])
@@ -268,7 +268,7 @@ for name, (argument, function) in IMPLEMENTED.items():
 def under(
     directory: Path, name: str, repair: bool, calls: int = 1
 ) -> tuple[torch.Tensor, list[events.Operator]]:
-    """Return an operator's last result on ones of shape [3, 4], and the worker's events."""
+    """An operator's last result on ones of shape [3, 4], and the worker's events."""
     report = directory / "report.jsonl"
     with Operators(Report(str(report)), repair):
         for _ in range(calls):
@@ -351,7 +351,7 @@ STACK = '  File "/app/model.py", line 9, in forward\n    return codec(x)'
 
 
 def graph() -> torch.fx.Graph:
-    """Return a graph of two operators, of which the second has its line of the model."""
+    """A graph of two operators, of which the second has its line of the model."""
     made = torch.fx.Graph()
     first = made.call_function(torch.ops.aten.relu.default, (made.placeholder("x"),))
     made.call_function(torch.ops.aten.neg.default, (first,)).meta["stack_trace"] = STACK

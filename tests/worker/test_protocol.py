@@ -92,7 +92,7 @@ open(sys.argv[0] + ".ran", "w")
 
 
 def lines_of(code: str) -> list[str]:
-    """Return the first lines of the statements that are taken, or why there are none."""
+    """The first lines of the statements that are taken, or why there are none."""
     taken = registrations(code.encode(), "program.py")
     return [taken.refused] if taken.refused else [ast.unparse(n).split("\n")[0] for n in taken.statements]
 

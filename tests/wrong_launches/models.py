@@ -74,7 +74,7 @@ class Coupled(nn.Module):  # type: ignore[misc]
 
 
 def wrapped(expression: sympy.Expr) -> str:
-    """Return C++ for an index whose last rows use a 32-bit product. It stays within the table."""
+    """C++ for an index whose last rows use a 32-bit product. It stays within the table."""
     first, rest = sympy.sympify(expression).as_coeff_Add()
     text, factor = cpp.cexpr(rest), 1 << 26
     if first < 32:
@@ -83,7 +83,7 @@ def wrapped(expression: sympy.Expr) -> str:
 
 
 def changing(target: object, places: set[int], old: float, new: float) -> Callable[[torch.fx.Graph], None]:
-    """Return a pass that replaces a constant of some nodes with this target and constant."""
+    """A pass that replaces a constant of some nodes with this target and constant."""
 
     def run(graph: torch.fx.Graph) -> None:
         nodes = [node for node in graph.nodes if node.target is target and old in node.args]

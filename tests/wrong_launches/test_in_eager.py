@@ -34,7 +34,7 @@ SCALE, WRONG_SCALE = 0.5, 0.25
 
 
 def judged_call(package: Path, found: Any) -> TriedCall:
-    """Return the call, with eager mode's outputs as the expectation."""
+    """The call, with eager mode's outputs as the expectation."""
     assert found.eager_outputs is not None
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
 
@@ -127,7 +127,7 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
 
 
 def _in_eager(directory: Path, call: TriedCall, found: Any, launch: int) -> tuple[Effect, str]:
-    """Return the effect of computing one launch in eager mode, whatever the others do."""
+    """The effect of computing one launch in eager mode, whatever the others do."""
     assert found.plan is not None
     package = found.plan.path.read_text().partition('"package": "')[2].partition('"')[0]
     asked = EagerLaunches(plan=str(found.plan.path), launches=[launch])
@@ -230,7 +230,7 @@ def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: 
 
 
 def call_of(package: Path) -> PackageWorkload:
-    """Return the call with the inputs beside a package."""
+    """The call with the inputs beside a package."""
     return PackageWorkload(package=package, inputs=package.with_name(f"{package.stem}.inputs.pt"))
 
 
@@ -241,12 +241,12 @@ def compared(directory: Path, package: Path) -> Any:
 
 
 def judged(directory: Path, package: Path) -> Any:
-    """Return the result for all launches."""
+    """The result for all launches."""
     return compared(directory, package).every_launch
 
 
 def kernels_with(package: Path, part: str) -> list[int]:
-    """Return the launches whose kernel's name has that part, in the order of the call."""
+    """The launches whose kernel's name has that part, in the order of the call."""
     launches = view_package(package).wrapper.launches
     return [launch.index for launch in launches if part in launch.kernel]
 

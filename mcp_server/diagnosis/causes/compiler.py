@@ -35,7 +35,7 @@ COMPILE = "aoti_compile_and_package(...)"
 
 
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """Return the suspect that a compiler pass may explain: generated code that gives wrong numbers.
+    """The suspect that a compiler pass may explain: generated code that gives wrong numbers.
 
     None without a comparison with eager mode, or if something else explains the difference: TF32, chance,
     other weights, inputs that do not fit, the user's own code.
@@ -61,7 +61,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """Return a suspect that a compiler option may explain: wrong numbers, failed compile or bad access."""
+    """A suspect that a compiler option may explain: wrong numbers, failed compile or bad access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -109,7 +109,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """Return the result of `bisect` as a trial. It does not apply if only a reduced program was cured."""
+    """The result of `bisect` as a trial. It does not apply if only a reduced program was cured."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
@@ -124,7 +124,7 @@ def trial_of(found: Bisected) -> Trial:
 
 
 def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
-    """Return the trial of a failing program that was compiled again with the one change `how`."""
+    """The trial of a failing program that was compiled again with the one change `how`."""
     failing = Seen("ok", differs=str(failure))
     if failure.kind == "crash":
         failing = Seen("died", signal=failure.signal or "", text=failure.text)
@@ -141,7 +141,7 @@ def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, co
 
 
 def _fix(found: Bisected) -> Fix:
-    """Return the workaround, and where to report the fault."""
+    """The workaround, and where to report the fault."""
     workaround, report = found.workaround, found.report
     reported = f" and report it to PyTorch ({report.path} has the text)" if report is not None else ""
     if workaround is None or workaround.whole != "gone":
@@ -192,14 +192,14 @@ def _far_off(case: DiagnosisState) -> bool:
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """Return the suspects without those that rest only on a rounding difference or the text of a check."""
+    """The suspects without those that rest only on a rounding difference or the text of a check."""
     if not is_rounding(case):
         return found
     return [each for each in found if each.category not in OF_NUMBERS and not each.weak]
 
 
 def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
-    """Return the trial of the program compiled with intermediate results rounded as in eager mode."""
+    """The trial of the program compiled with intermediate results rounded as in eager mode."""
     how = "with intermediate results rounded as in eager mode"
     return compiled_again("precision", how, failure, effect, CODE if effect is Effect.GONE else "")
 

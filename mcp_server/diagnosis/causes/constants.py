@@ -335,7 +335,7 @@ def _misread(aspect: str, given: Leaf, constant: CompiledConstant) -> bool:
 def _difference(
     given: Leaf, constant: CompiledConstant, update: CapturedUpdate, home: int | None
 ) -> tuple[str, str, str] | None:
-    """Return the difference as (aspect, given, compiled). `home` is the index of the package's CUDA device.
+    """The difference as (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
     Another device type counts only if the update failed, another index only without a copy (user-managed).
     """
@@ -438,7 +438,7 @@ def _values(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _oddity(leaf: Leaf) -> tuple[int, float]:
-    """Return a rank of how odd the values are (2 or more: not finite, 1: all zero), and the largest."""
+    """A rank of how odd the values are (2 or more: not finite, 1: all zero), and the largest."""
     zero = leaf.zero is not None and leaf.shape is not None and leaf.zero == prod(leaf.shape)
     return 2 * int(leaf.not_finite) + int(zero), max(abs(leaf.min or 0), abs(leaf.max or 0))
 
@@ -482,7 +482,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def full_update(model: str) -> str:
-    """Return code that gives all that the package has, and nothing that its graph does not use."""
+    """Code that gives all that the package has, and nothing that its graph does not use."""
     return f"package.load_constants({known_only(f'{model}.state_dict()')}, check_full_update=True)"
 
 
@@ -552,7 +552,7 @@ def _absent(
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """Return the prefix that the unknown names have and known ones lack, and the reverse; one is empty."""
+    """The prefix that the unknown names have and known ones lack, and the reverse; one is empty."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:
@@ -569,7 +569,7 @@ def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
 
 
 def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
-    """Return the fix for an update with names that the package does not have."""
+    """The fix for an update with names that the package does not have."""
     also = f"; give {_shown(update.missing)} as well" if update.missing else ""
     if len(update.unknown) > 1 and (extra or lacking):
         given = (f"{lacking}{n.removeprefix(extra)}" for n in update.unknown)

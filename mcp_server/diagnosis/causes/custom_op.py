@@ -87,7 +87,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """Return the only launch of `torch.ops.namespace.name.overload` (None if several), and its model lines.
+    """The only launch of `torch.ops.namespace.name.overload` (None if several), and its model lines.
 
     Lines of the exported program come first: the package adds lines of other operators in a fused kernel.
     """

@@ -117,7 +117,7 @@ def _tried(attempt: Attempt, *, alone: bool) -> str:
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
-    """Return (place, exported value) of tensors that were none at export. Empty if the number fits."""
+    """(place, exported value) of tensors that were none at export. Empty if the number fits."""
     if all(mismatch.aspect != "count" for mismatch in case.mismatches):
         return []
     fixed = case.exported.fixed if case.exported is not None else ()

@@ -68,7 +68,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def end_of(op: str) -> str:
-    """Return advice that makes a call end. Empty if the waiting operator is unknown."""
+    """Advice that makes a call end. Empty if the waiting operator is unknown."""
     return f"add an end condition or a timeout to the loop or wait in {op}" if op else ""
 
 

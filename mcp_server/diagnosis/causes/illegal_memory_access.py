@@ -319,7 +319,7 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:
-    """Return a sentence if the located fault hit the argument of the defect. Empty if it hit another."""
+    """A sentence if the located fault hit the argument of the defect. Empty if it hit another."""
     fault = case.located.fault if case.located is not None else None
     missed = fault.missed if fault is not None else None
     if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:

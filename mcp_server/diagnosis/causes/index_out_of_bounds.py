@@ -309,7 +309,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 
 
 def _source(candidate: Candidate, producers: Sequence[int], case: DiagnosisState) -> Component:
-    """Return the launch that computed the index, or the input or constant that supplied it."""
+    """The launch that computed the index, or the input or constant that supplied it."""
     at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
     if producers:
         maker = case.launches[producers[0]]

@@ -278,7 +278,7 @@ def _narrowing(mismatch: Mismatch, case: DiagnosisState) -> CapturedAttempts | N
 
 
 def _test_of(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
-    """Return the change that removes a mismatch: of the model line that narrowed a range, or of the input."""
+    """The change that removes a mismatch: of the model line that narrowed a range, or of the input."""
     change = case.source_change if _narrowing(mismatch, case) is not None else None
     if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
         return change  # more elements also remove NaN of the model itself (a deviation of one element)
@@ -286,7 +286,7 @@ def _test_of(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
 
 
 def _bad_access(mismatch: Mismatch, case: DiagnosisState) -> Fault | None:
-    """Return the located access that proves that a size out of range is no false alarm.
+    """The located access that proves that a size out of range is no false alarm.
 
     Any access if the size is above the range, otherwise only an access beyond this input.
     """
@@ -328,7 +328,7 @@ def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
 
 
 def _in_that_line(mismatch: Mismatch, line: ModelLocation) -> Fix:
-    """Return the fix for a size that a line of the model rejects, so that a wider `Dim` is not enough."""
+    """The fix for a size that a line of the model rejects, so that a wider `Dim` is not enough."""
     where = f"{Path(line.file).name}:{line.line}"
     text = f"split or pad the batch to {mismatch.expected}, or change {where}, which rejects {mismatch.got}"
     return Fix(text=f"{text}. A wider Dim alone does not help", before=line.code)

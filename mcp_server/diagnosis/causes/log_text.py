@@ -240,7 +240,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
 
 
 def _admitted(root: ErrorFact, source: str, folder: Path | None, case: DiagnosisState) -> list[Category]:
-    """Return the categories that the text allows and that no observation rules out."""
+    """The categories that the text allows and that no observation rules out."""
     admitted = [c for c in root.candidates if not _excluded(c, case)]
     if not admitted and "unclassified" in root.family.tags:
         return []
@@ -278,7 +278,7 @@ def _advice(category: Category, root: ErrorFact, folder: Path | None, case: Diag
 
 
 def _with_change(suspect: Suspect, advice: str, root: ErrorFact, case: DiagnosisState) -> Suspect:
-    """Return the suspect with the change of the program that was seen to help, or got furthest, if any."""
+    """The suspect with the change of the program that was seen to help, or got furthest, if any."""
     of_model = ("compile_failure", "custom_op", "shape_out_of_range" if case.captured.narrowing else "")
     corrected = case.users_changes.get(("", root.family.id))
     change = case.source_change if suspect.category in of_model else corrected

@@ -108,7 +108,7 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """Return the suspect for a launch that is finite in eager mode, without a guard, which would hide it."""
+    """The suspect for a launch that is finite in eager mode, without a guard, which would hide it."""
     wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None
@@ -192,7 +192,7 @@ def _evidence(
 
 
 def _not_finite(found: Suspect, first: FirstBad, behind: str, case: DiagnosisState) -> Suspect:
-    """Return the suspect for a value that is not finite. It is weak if the value may be intended."""
+    """The suspect for a value that is not finite. It is weak if the value may be intended."""
     # Minus infinity may be intended, as in a mask, if nothing failed because of it.
     asked = case.nan_asked
     complained = asked or case.outputs_nan or (case.failed and case.outputs_nonfinite)
@@ -359,6 +359,6 @@ def guard_fix(event: events.NodeNonFinite) -> Fix:
 
 
 def operator_name(op: str) -> str:
-    """Return `log` for `aten.log.default`, and `div` also for `aten.true_divide.Tensor`."""
+    """`log` for `aten.log.default`, and `div` also for `aten.true_divide.Tensor`."""
     name = op.removeprefix("aten.").partition(".")[0]
     return "div" if name.startswith(("div", "true_div")) else name

@@ -534,7 +534,7 @@ def _taking_turns(case: DiagnosisState) -> int:
 
 
 def _turn(number: int | None, event: MemoryEvent, case: DiagnosisState) -> int:
-    """Return the position among the calls of the process. `number` also counts loads and updates."""
+    """The position among the calls of the process. `number` also counts loads and updates."""
     return sum(call.pid == event.pid and call.number <= (number or 0) for call in case.calls)
 
 
@@ -582,7 +582,7 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
 def _words(
     event: MemoryEvent, call: CapturedCall | None, names: Sequence[str], case: DiagnosisState
 ) -> dict[str, object]:
-    """Return what the templates of a row may name of the event and its calls."""
+    """What the templates of a row may name of the event and its calls."""
     items = case.compiled_inputs
     return {
         "place": event.input,

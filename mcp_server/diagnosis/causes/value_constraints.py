@@ -121,7 +121,7 @@ def may_hide_infinity(case: DiagnosisState) -> bool:
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """Return the divisions that may have failed: those that raise in eager mode, or all if none does.
+    """The divisions that may have failed: those that raise in eager mode, or all if none does.
 
     If the outputs are finite but wrong, only float divisions are considered.
     """

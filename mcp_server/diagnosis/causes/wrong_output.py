@@ -346,7 +346,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """Return a failed check of time, with the loads of a package if they took longer than its calls."""
+    """A failed check of time, with the loads of a package if they took longer than its calls."""
     loads, fact = loaded_often(case.captured)
     if not fact:
         return _costs(suspect, "time", "find what takes the time: diagnose with symptom slow or slow-load")
@@ -361,7 +361,7 @@ LOAD_ONCE = (
 
 
 def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
-    """Return the loads of a package that is loaded several times, and their time if all calls took less."""
+    """The loads of a package that is loaded several times, and their time if all calls took less."""
     loads = [load for load in seen.loads if load.package == seen.loads[0].package]
     if len(loads) < SEVERAL:
         return [], ""

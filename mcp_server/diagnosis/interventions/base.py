@@ -44,14 +44,14 @@ SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes t
 
 
 def known_only(source: str, key: str = "", package: str = "package") -> str:
-    """Return code for the tensors of a dict that a package has, under their names or `key` of a name."""
+    """Code for the tensors of a dict that a package has, under their names or `key` of a name."""
     name, found = ("key", f"(key := {key})") if key else ("name", "name")
     known = f"{found} in {package}.get_constant_fqns()"
     return f"{{{name}: value for name, value in {source}.items() if {known}}}"
 
 
 def update_from(file: Path) -> Step:
-    """Return the replay step that gives the package the constants of a torch.save file (`{name: tensor}`).
+    """The replay step that gives the package the constants of a torch.save file (`{name: tensor}`).
 
     Names of a state_dict that the graph does not read are omitted.
     """
@@ -161,7 +161,7 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        """Return how the call failed, judged by its ending, its outputs and the expectation."""
+        """How the call failed, judged by its ending, its outputs and the expectation."""
         if self.differs:
             return "differs"
         if self.ended == "timeout" or self.ended == "out_of_memory":
@@ -279,14 +279,14 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen, reason: str = "") -> Trial:
-    """Return the trial of a change that was judged by something other than calls of the package."""
+    """The trial of a change that was judged by something other than calls of the package."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     unknown = SideEffects(known=False)
     return Trial(intervention, effect, failing, after, failing, side_effects=unknown, reason=reason)
 
 
 def change_in_words(what: str) -> str:
-    """Return the change in words that follow "the call returned": `with args[1] clamped to 0..999`."""
+    """The change in words that follow "the call returned": `with args[1] clamped to 0..999`."""
     return what.removeprefix("the call ") if what.startswith("the call ") else f"with {what}"
 
 
@@ -318,7 +318,7 @@ def fix_in_words(trial: Trial) -> str:
 
 
 def unchanged_in_words(trial: Trial) -> str:
-    """Return a sentence that the change left the failure as it was."""
+    """A sentence that the change left the failure as it was."""
     change = change_in_words(trial.intervention.what)
     if trial.reason:
         return f"the call was also made {change}: {trial.reason}"

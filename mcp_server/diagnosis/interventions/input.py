@@ -40,7 +40,7 @@ EVERYWHERE = slice(None)
 
 
 def slice_text(flat: slice) -> str:
-    """Return a slice of a flat input as Python writes it: `[81:162]`, `[0::2]`."""
+    """A slice of a flat input as Python writes it: `[81:162]`, `[0::2]`."""
     step = f":{flat.step}" if flat.step not in (None, 1) else ""
     return f"[{flat.start or 0}:{'' if flat.stop is None else flat.stop}{step}]"
 
@@ -106,7 +106,7 @@ def as_before(leaf: Leaf, what: str, of: tuple[Path, int]) -> Intervention:
 
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
-    """Return the intervention for a change, described in the notation of this module."""
+    """The intervention for a change, described in the notation of this module."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
@@ -167,7 +167,7 @@ def _one(leaf: Leaf, change: Change, what: str, after: str = "") -> Intervention
 
 
 def _code_of(name: str, change: Change) -> str:
-    """Return Python code for the change, or its `try-fix` spelling if no short code can express it."""
+    """Python code for the change, or its `try-fix` spelling if no short code can express it."""
     if change.change != "elements":
         code = next(verb.code for verb in _VERBS.values() if verb.change == change.change)
         values = {**vars(change), "value": _number_code(change.value or 0), "rows": list(change.rows or ())}
@@ -257,7 +257,7 @@ _VERBS = {
 
 
 def spell(change: Change, leaf: str) -> str:
-    """Return the text that `read_change` parses back to `change`."""
+    """The text that `read_change` parses back to `change`."""
     if change.change == "permute":
         return f"order {_written(change.order)}"
     if change.change == "elements" and change.value is not None:
@@ -270,7 +270,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """Return the words that select the elements, with a leading space. Empty if all are selected."""
+    """The words that select the elements, with a leading space. Empty if all are selected."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
@@ -333,7 +333,7 @@ def _read_verb(verb: str, place: int, words: list[str]) -> Change:
 
 
 def _selected(change: Change, words: list[str]) -> Change:
-    """Return `change` limited to the elements that the words select."""
+    """`change` limited to the elements that the words select."""
     rest = list(words)
     while rest:
         word = rest.pop(0)

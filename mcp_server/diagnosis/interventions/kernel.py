@@ -93,7 +93,7 @@ ANEW = "{} compiled again from its source in the package"
 
 
 def anew(kernel: str) -> Intervention:
-    """Return the intervention of `compile_anew` without building the package."""
+    """The intervention of `compile_anew` without building the package."""
     return Intervention(f"kernel:{kernel}:anew", Kind.KERNEL, f"the call with {ANEW.format(kernel)}")
 
 
@@ -271,7 +271,7 @@ def eager_key(launch: int) -> str:
 
 
 def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> TriedCall:
-    """Return the call of the package with probes, with these launches in eager mode."""
+    """The call of the package with probes, with these launches in eager mode."""
     package = json.loads(plan.read_text())["package"]
     asked = EagerLaunches(plan=str(plan), launches=list(launches))
     return replace(call, request={**call.request, "package": package, "eager": asked})
@@ -306,7 +306,7 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call with probes, which should give eager mode's values, and the change of the launch."""
+    """The call with probes, which should give eager mode's values, and the change of the launch."""
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
     if known is None:
@@ -325,5 +325,5 @@ async def launch_in_eager(
 
 
 def _spelled_eager(launch: int, exported: Path) -> tuple[str, ...]:
-    """Return the arguments of `try-fix` for a launch in eager mode."""
+    """The arguments of `try-fix` for a launch in eager mode."""
     return ("--launch", str(launch), "--as", "eager", "--exported", str(exported))

@@ -151,7 +151,7 @@ def _request(call: TriedCall) -> dict[str, object]:
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
-    """Return the calls made, in order. The last one may have ended the process."""
+    """The calls made, in order. The last one may have ended the process."""
     seen: dict[str, Seen] = {}
     for facts in done.all(CallFacts):
         seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
@@ -162,7 +162,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
 
 
 def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
-    """Return the outcome of a call that returned, raised, or was rejected."""
+    """The outcome of a call that returned, raised, or was rejected."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -197,7 +197,7 @@ def _ended_process(done: WorkerRun) -> Seen:
 
 
 def _essence(text: str) -> str:
-    """Return the first line without addresses and directories, which vary by run."""
+    """The first line without addresses and directories, which vary by run."""
     lines = text.strip().splitlines()
     return _VOLATILE.sub("", lines[0]).strip() if lines else ""
 
@@ -257,7 +257,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """Return the trial of one intervention from the calls in `three` or, if needed, from new ones."""
+    """The trial of one intervention from the calls in `three` or, if needed, from new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:
@@ -357,7 +357,7 @@ def of_one_kind(first: Seen, second: Seen) -> bool:
 
 
 def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Effect, str]:
-    """Return what the change did to the failure of `before`, and the reason unless it is GONE or SAME.
+    """What the change did to the failure of `before`, and the reason unless it is GONE or SAME.
 
     Numbers in error texts are ignored if they differ between `before` and `again`.
     """
@@ -387,7 +387,7 @@ def effect_of(before: Seen, after: Seen, again: Seen | None = None) -> tuple[Eff
 
 
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
-    """Return output elements that were not at fault but changed.
+    """Output elements that were not at fault but changed.
 
     They are unknown if repeated outputs vary, or if a check command judges them, which names no elements.
     """
@@ -409,7 +409,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
 
 
 def chance_of(calls: int, failed: int, tries: int) -> float:
-    """Return the probability that none of `tries` changed calls fails by chance (one-sided Fisher's test)."""
+    """The probability that none of `tries` changed calls fails by chance (one-sided Fisher's test)."""
     if not failed:
         return 1.0
     return math.comb(calls, failed) / math.comb(calls + tries, failed)

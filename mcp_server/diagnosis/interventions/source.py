@@ -32,7 +32,7 @@ NARROWS = "Test, not the fix: such a package returns wrong sizes for other sizes
 
 
 def trial_of(tried: CapturedAttempts) -> Trial | None:
-    """Return the trial of the change with which export or compile give eager mode's outputs, if any."""
+    """The trial of the change with which export or compile give eager mode's outputs, if any."""
     failed = [each for each in tried.attempts if each.again]
     found = next((each for each in failed if each.outcome == "passes"), None)
     if found is None:
@@ -66,7 +66,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
 
 
 def _of_state(found: Attempt) -> Trial:
-    """Return the trial of the model that loses its state before each call, as its exported program does."""
+    """The trial of the model that loses its state before each call, as its exported program does."""
     change = Intervention(
         key=f"source:{found.name}",
         kind=Kind.OPERATOR,
@@ -169,7 +169,7 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """Return the lines that an edit removed and added."""
+    """The lines that an edit removed and added."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(before), "\n".join(after)

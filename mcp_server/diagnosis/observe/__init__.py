@@ -60,7 +60,7 @@ class Observation(ABC):
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
-        """Return how much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
+        """How much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
 
     def after_proof(self, _case: DiagnosisState) -> bool:
         """Whether it may contribute once a cause is proven."""
@@ -89,7 +89,7 @@ class Limit:
 
 
 def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
-    """Return the limit of the workload, but at most a `share` of the remaining budget; less after a hang."""
+    """The limit of the workload, but at most a `share` of the remaining budget; less after a hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
     if hangs(case):
         asked = min(asked, HANGING_S)

@@ -321,7 +321,7 @@ def shown_by_code(
 
 
 def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
-    """Return a program's text without a mistake of its Triton kernel. No line moves. Empty if impossible."""
+    """A program's text without a mistake of its Triton kernel. No line moves. Empty if impossible."""
     mistake, parsed = Mistake(*found), _function(text, function)
     correct = CORRECTIONS.get(mistake.kind)
     if parsed is None or correct is None:
@@ -331,7 +331,7 @@ def corrected(text: str, function: str, found: tuple[str, int, str]) -> str:
 
 
 def edited(text: str, edits: list[tuple[ast.expr | ast.stmt, str]]) -> str:
-    """Return the text with replaced expressions or statements. Empty if one spans several lines."""
+    """The text with replaced expressions or statements. Empty if one spans several lines."""
     lines = [line.encode() for line in text.split("\n")]
     for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         if node.end_lineno != node.lineno:
@@ -376,7 +376,7 @@ def _function(text: str, name: str) -> tuple[ast.Module, ast.FunctionDef] | None
 
 
 def single_threaded(text: str) -> str:
-    """Return the text with `run_single_threaded=True` where it loads a package, or empty."""
+    """The text with `run_single_threaded=True` where it loads a package, or empty."""
     edits: list[tuple[ast.expr | ast.stmt, str]] = []
     for call in _nodes(text, ast.Call):
         given = [*call.args, *(each.value for each in call.keywords)]
@@ -397,7 +397,7 @@ def _blocks(text: str, manager: str) -> list[tuple[ast.With, str]]:
 
 
 def _waiting(text: str, *, after: bool) -> str:
-    """Return the text with a wait before, or after, each block of a stream. Empty if there is none."""
+    """The text with a wait before, or after, each block of a stream. Empty if there is none."""
     lines, blocks = text.split("\n"), _blocks(text, "cuda.stream")
     for block, stream in sorted(blocks, key=lambda each: each[0].lineno, reverse=True):
         here, first = "torch.cuda.current_stream()", block.lineno - 1
@@ -407,7 +407,7 @@ def _waiting(text: str, *, after: bool) -> str:
 
 
 def _with(values: Mapping[tuple[str, str], str], text: str) -> str:
-    """Return the text with other `values` of settings: keywords, attributes, or the first argument of a call.
+    """The text with other `values` of settings: keywords, attributes, or the first argument of a call.
 
     Each setting is given by the end of its name and by its value in the text. Empty if there is none.
     """

@@ -110,7 +110,7 @@ class FindOutputOrigin(FindOrigin, seconds=6):
 
 
 def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
-    """Return the last non-finite value of a call, preferring NaN. None if its element is unknown.
+    """The last non-finite value of a call, preferring NaN. None if its element is unknown.
 
     Values that may be intended are skipped, such as minus infinity in a mask.
     """
@@ -129,7 +129,7 @@ def _last_bad(launches: Sequence[LaunchValues]) -> Fault | None:
 
 
 def faults(case: DiagnosisState) -> list[Fault]:
-    """Return the faults from which to walk back. Empty if an input is known to have the bad value."""
+    """The faults from which to walk back. Empty if an input is known to have the bad value."""
     refused = operator_indices(case)
     direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
@@ -148,7 +148,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
 
 
 def _missed(case: DiagnosisState) -> list[Fault]:
-    """Return the access, at a loaded index, that a memory checker saw outside its tensor."""
+    """The access, at a loaded index, that a memory checker saw outside its tensor."""
     seen = case.located.fault if case.located is not None else None
     if seen is None or seen.launch is None or seen.missed is None:
         return []
@@ -173,7 +173,7 @@ async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context)
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """Return the fault with its first bad element. None if there is none."""
+    """The fault with its first bad element. None if there is none."""
     if fault.kind != "value" or fault.element or fault.high is None:
         return fault
     launch = view.wrapper.launches[fault.launch]
@@ -196,7 +196,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
     held = dict(case.named_leaves)
 
     def seen(place: int) -> Tensor | None:
-        """Return an input as any launch read it, in the shape that the call gave it."""
+        """An input as any launch read it, in the shape that the call gave it."""
         read = ((launch.index, a) for launch in case.launches for a in launch.tensors)
         own = (pair for pair in read if pair[1].target == inputs[place].name)
         found = (values.tensor(number, argument, "before") for number, argument in own)
@@ -237,7 +237,7 @@ def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[I
 
 
 async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisState) -> Intervention | None:
-    """Return the edit, or None if its kernel cannot be changed in this way."""
+    """The edit, or None if its kernel cannot be changed in this way."""
     try:
         edited = await making
     except ProblemError as problem:
@@ -338,7 +338,7 @@ def _all_good(leaf: Leaf, condition: Condition) -> Intervention | None:
 
 
 def as_usual(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> list[Intervention]:
-    """Return changes that set one offending element to the median of its input, the furthest element first.
+    """Changes that set one offending element to the median of its input, the furthest element first.
 
     Then come changes of lines of equal elements, whose deviation is 0, and one change of all elements. The
     nearest good value could make another part of the model fail, as 1e-38 does in a reciprocal.

@@ -68,7 +68,7 @@ class FillHostMemory(
 async def _host_again(
     case: DiagnosisState, context: Context, name: str, env: Mapping[str, str], *, keep_freed: bool = False
 ) -> tuple[Finished, list[Recording]]:
-    """Return how the host ended with these variables, and its recordings."""
+    """How the host ended with these variables, and its recordings."""
     workload, script = case.workload, case.script_run
     assert isinstance(workload, ScriptWorkload | CommandWorkload) and script is not None
     folder = f"{FOLDER}-{name}"
@@ -83,7 +83,7 @@ async def _host_again(
 
 
 def _filled(recordings: Sequence[Recording]) -> FilledInput | None:
-    """Return the first filled input, preferably of a failed call, with its least offset over all calls."""
+    """The first filled input, preferably of a failed call, with its least offset over all calls."""
     ordered = [each.call for recording in recordings for each in candidates(recording)]
     calls = [*ordered, *(call for recording in recordings for call in recording.calls)]
     found = [each for call in calls for each in _fills_of(call)]

@@ -78,7 +78,7 @@ class TryInterventions(Observation, seconds=4, best=REMOVES):
 
 
 def tried_call(case: DiagnosisState) -> TriedCall:
-    """Return the failing call in the form for trials, with the program's reference outputs if it has any."""
+    """The failing call in the form for trials, with the program's reference outputs if it has any."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
     # `try-fix` takes no check command, and needs all parts of a call in files.
@@ -101,7 +101,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervention]:
-    """Return untried interventions of the leading suspects; if there are none, combinations of changes."""
+    """Untried interventions of the leading suspects; if there are none, combinations of changes."""
     found: dict[str, Intervention] = {}
     ends_well = case.runs["plain"].failure == "none" and not _by_program(case)
     for suspect in ranked(suspects, case):
@@ -142,7 +142,7 @@ def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Interven
 
 
 def _all_of(parts: Sequence[Intervention]) -> Intervention:
-    """Return these changes as one intervention."""
+    """These changes as one intervention."""
     changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
     made = together("+".join(sorted(part.key for part in parts)), f"the call with {changes}", parts)
     return replace(made, action=f"make the call with {changes}: none of these changes alone is enough")
@@ -202,7 +202,7 @@ async def against_program(trial: Trial, case: DiagnosisState, context: Context) 
 
 
 def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """Return the trial of aligning an input, from three runs. GONE if the call then changes the input."""
+    """The trial of aligning an input, from three runs. GONE if the call then changes the input."""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"then the call fails ({after.failure})")
@@ -214,7 +214,7 @@ def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen
 
 
 def seen_of(run: RunSeen) -> Seen:
-    """Return a run of the call as a call of a trial."""
+    """A run of the call as a call of a trial."""
     if run.failure in ("none", "differs", "nonfinite"):
         return Seen("ok", CallFacts(run.label, "", "ok"))
     return Seen("raised", text=run.root.text if run.root else run.failure, family=run.family or "")
@@ -255,7 +255,7 @@ class WatchOperators(Observation, seconds=5, best=LOCATES):
 
 
 def _twice(case: DiagnosisState, operators: str) -> dict[str, object]:
-    """Return the request for two calls in one process; the second may read memory that an operator kept."""
+    """The request for two calls in one process; the second may read memory that an operator kept."""
     assert case.call is not None
     steps = case.call.request.get("steps")
     again = {"steps": [*steps, steps[-1]]} if isinstance(steps, list) and steps else {"calls": 2}
@@ -294,7 +294,7 @@ UNLIKE = "other values the second time"
 
 
 def effect_on_repeats(calls: int, watched: RunSeen, repaired: RunSeen, again: RunSeen) -> Trial | None:
-    """Return the trial if repeated calls agree only with copies of the memory that operators keep."""
+    """The trial if repeated calls agree only with copies of the memory that operators keep."""
     made = [_digests(run)[calls - 1 :] for run in (watched, repaired, again)]
     differs = [len(each) > 1 and each[0] != each[1] for each in made]
     if differs != [True, False, True] or repaired.failure != "none":
@@ -304,6 +304,6 @@ def effect_on_repeats(calls: int, watched: RunSeen, repaired: RunSeen, again: Ru
 
 
 def _digests(run: RunSeen) -> list[list[str | None]]:
-    """Return the checksums of the outputs of each call that returned."""
+    """The checksums of the outputs of each call that returned."""
     calls = run.worker.all(events.Called) if run.worker is not None else ()
     return [[output.checksum for output in call.outputs] for call in calls]

@@ -66,7 +66,7 @@ class MendKernels(Observation, seconds=4, best=EXPLAINS, extra=True):
 
 
 def _to_mend(case: DiagnosisState) -> list[Finding]:
-    """Return the defects that explain the failure and can be removed by changing their kernel."""
+    """The defects that explain the failure and can be removed by changing their kernel."""
     defects = case.kernel_defects or {}
     return [each for each in defects if each.kind in REPAIRS and explains(each.kind, case)][:MOST_MENDED]
 

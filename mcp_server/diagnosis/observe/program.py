@@ -61,7 +61,7 @@ NO_RECORDER = "the recorder could not be compiled, so calls in C++ were not kept
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
-    """Return the run of a finished child with its log read, for all its processes or for one."""
+    """The run of a finished child with its log read, for all its processes or for one."""
     return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
@@ -177,7 +177,7 @@ def recorded_call(package: PackageWorkload, taken: TakenCall) -> CallSpec:
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
-    """Return the failed or suspect call in a form that the worker can repeat. None if it was not kept."""
+    """The failed or suspect call in a form that the worker can repeat. None if it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
         request = plan_replay(seen, phase)

@@ -187,7 +187,7 @@ class ReadUsersKernel(Observation, seconds=0.1, best=NEEDED):
 
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
-    """Return the user's Triton kernel that failed to compile, and the line, counted from its `def`."""
+    """The user's Triton kernel that failed to compile, and the line, counted from its `def`."""
     for _, root in case.own_roots:
         if root.family.id == "triton_compile" and "function" in root.fields:
             line = root.fields.get("kernel_line", "")
@@ -196,7 +196,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
-    """Return the program's definition of the kernel. None if no file defines it, or several do.
+    """The program's definition of the kernel. None if no file defines it, or several do.
 
     The script, the modules beside it, and the files with lines of its model are searched.
     """
@@ -216,7 +216,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | No
 
 
 def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
-    """Return lines of the program whose compile failed. Empty if the program was not kept."""
+    """Lines of the program whose compile failed. Empty if the program was not kept."""
     for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
             with contextlib.suppress(PackageError):

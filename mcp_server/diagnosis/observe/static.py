@@ -85,7 +85,7 @@ def _writers(case: DiagnosisState) -> list[Writer]:
 
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
-    """Return the package of the failing call, and the name of the model in it."""
+    """The package of the failing call, and the name of the model in it."""
     if case.call is not None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
@@ -193,7 +193,7 @@ _GUARD = re.compile(r"satisfy the generated guard (?P<guard>.+)")
 
 
 def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
-    """Return the mismatch. If an export with a wider range passed, that edit is its fix."""
+    """The mismatch. If an export with a wider range passed, that edit is its fix."""
     exports = [each for tried in case.captured.attempts if tried.stage == "range" for each in tried.attempts]
     place, narrowing = (mismatch.input_index, mismatch.dim), case.captured.narrowing
     if narrowing is not None:
@@ -217,13 +217,13 @@ def _with_wider(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 
 def _bound(mismatch: Mismatch) -> str:
-    """Return the bound that the size violates, `min` or `max`. Empty for other mismatches."""
+    """The bound that the size violates, `min` or `max`. Empty for other mismatches."""
     low, dots, _ = mismatch.expected.partition("..")
     return ("min" if int(mismatch.got) < int(low) else "max") if dots else ""
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
-    """Return input elements that may be bad: indices, divisors, and values that are extreme."""
+    """Input elements that may be bad: indices, divisors, and values that are extreme."""
     found = parts_of([*checked_inputs(case), *further_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]

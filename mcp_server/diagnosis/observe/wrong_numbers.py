@@ -156,7 +156,7 @@ async def compiled_with(
 
 
 def effect_of(found: Bisected) -> Effect:
-    """Return what the options did to the failure. An intermittent failure says nothing."""
+    """What the options did to the failure. An intermittent failure says nothing."""
     if found.workaround is not None:
         return Effect.GONE
     stayed = all(each.result == "same" for each in found.experiments)

@@ -32,7 +32,7 @@ TINY_32 = 1.1754943508222875e-38
 
 
 def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Interval:
-    """Return the allowed values, both ends included, without NaN. None means the limit of the type."""
+    """The allowed values, both ends included, without NaN. None means the limit of the type."""
     limit = limits(dtype)
     return Interval(limit.low if low is None else low, limit.high if high is None else high)
 
@@ -65,7 +65,7 @@ class Question:
 
 
 def good_ranges(question: Question) -> list[tuple[int, int]] | None:
-    """Return the ranks for which the term is good, as disjoint ranges. None if unknown."""
+    """The ranks for which the term is good, as disjoint ranges. None if unknown."""
     found: list[tuple[int, int]] = []
     try:
         for low, high, way in _pieces(question):
@@ -98,7 +98,7 @@ def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
 
 
 def _middle(low: int, high: int) -> int:
-    """Return where to split: first at zero, then between magnitudes, since small numbers matter most."""
+    """Where to split: first at zero, then between magnitudes, since small numbers matter most."""
     if low < 0 <= high:
         return -1
     sign = 1 if low >= 0 else -1
@@ -110,13 +110,13 @@ def _middle(low: int, high: int) -> int:
 
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
-    """Return the range of ranks in a piece for which a monotone term is good. None if there are none."""
+    """The range of ranks in a piece for which a monotone term is good. None if there are none."""
     allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
 
     def first(reaches: Callable[[Scalar], bool]) -> int:
-        """Return the first rank whose value satisfies `reaches`; `high + 1` if none does."""
+        """The first rank whose value satisfies `reaches`; `high + 1` if none does."""
         start, above = low, high + 1
         while start < above:
             middle = (start + above) // 2
@@ -147,7 +147,7 @@ class _Points:
         return all(question.good(rank) for question in self.questions)
 
     def value(self, rank: int) -> Scalar:
-        """Return the worst value over all points: NaN, or the one farthest out of range."""
+        """The worst value over all points: NaN, or the one farthest out of range."""
         values = [question.value(rank) for question in self.questions]
         bad = next((value for value in values if value != value), None)
         if bad is not None:
@@ -155,7 +155,7 @@ class _Points:
         return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """Return the ranks that are good at the first, second and last point. None if unknown."""
+        """The ranks that are good at the first, second and last point. None if unknown."""
         found: list[tuple[int, int]] | None = None
         for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
@@ -277,7 +277,7 @@ def condition_at(
     name: str,
     bad: Scalar | None,
 ) -> Condition | None:
-    """Return the condition on an element from all points that read it. At the first, `term` is examined."""
+    """The condition on an element from all points that read it. At the first, `term` is examined."""
     questions = []
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
@@ -302,7 +302,7 @@ def condition_at(
 
 
 def _chosen(term: Term, evaluator: Evaluator) -> Term:
-    """Return a term without the branches that its `where` rejects."""
+    """A term without the branches that its `where` rejects."""
 
     def change(each: Term) -> Term | None:
         if not isinstance(each, Apply) or each.op != "where":
@@ -317,7 +317,7 @@ _QUIET = frozenset({"where", "cast"})  # these pass on values that other operati
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
-    """Return the innermost operation that turned finite values into NaN or infinity, or infinities into NaN.
+    """The innermost operation that turned finite values into NaN or infinity, or infinities into NaN.
 
     NaN is preferred, because an infinity may be a mask. In a reduction, the first point with a bad value
     counts, and the evaluator of this point is returned.
@@ -341,7 +341,7 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 
 
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
-    """Return the first point of a reduction at which its body is NaN, otherwise one where it is infinite."""
+    """The first point of a reduction at which its body is NaN, otherwise one where it is infinite."""
     infinite: Evaluator | None = None
     result = value_of(fold, evaluator)
     try:
@@ -362,7 +362,7 @@ def finite(value: Scalar | None) -> bool:
 
 
 def operator_of(expression: Expression) -> str:
-    """Return the operation or reduction that first gave a non-finite value. Empty if none is known.
+    """The operation or reduction that first gave a non-finite value. Empty if none is known.
 
     A product of a value with itself is a `square`.
     """

@@ -93,7 +93,7 @@ def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
 
 
 def selecting(walker: Walker, at: Computed) -> list[OffendingElement]:
-    """Return the input elements that choose which element of a table a term reads."""
+    """The input elements that choose which element of a table a term reads."""
     chosen = enumerate(each for table in elements(at.term) for each in elements(table.index))
     sources = {str(n): (walker.back(replace(at, term=each)).source, each) for n, each in chosen}
     leaves = {n: Leaf(source, value_of(each, at.evaluator)) for n, (source, each) in sources.items()}
@@ -130,14 +130,14 @@ class Product:
         return min(self.left.tensor.shape[-1], _MOST_ADDENDS)
 
     def factors(self) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
-        """Return the added products, the largest first, with the indices of their factors."""
+        """The added products, the largest first, with the indices of their factors."""
         *batch, row, column = self.at
         places = [((*batch, row, k), (*batch, k, column)) for k in range(self.inner)]
         found = [(self.left.value(a) * self.right.value(b), a, b) for a, b in places]
         return sorted(found, key=lambda each: -abs(each[0]))
 
     def heaviest_column(self) -> float | None:
-        """Return the largest sum of magnitudes in a column of the second factor."""
+        """The largest sum of magnitudes in a column of the second factor."""
         *batch, rows, columns = self.right.tensor.shape
         if rows * columns > _MOST_WEIGHTS or batch:
             return None
@@ -146,7 +146,7 @@ class Product:
 
 
 def product_at(walker: Walker, made: Produced) -> Product | None:
-    """Return the matrix product that made an element, if its operands were saved."""
+    """The matrix product that made an element, if its operands were saved."""
     result = walker.values.tensor(made.launch.index, made.argument, "after")
     at = result.index(made.offset) if result is not None else None
     if operator_name(made.launch) not in PRODUCTS or at is None or len(at) < 2:
@@ -189,7 +189,7 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
 
 
 def zeros_behind(walker: Walker, start: Computed | Place) -> list[Leaf]:
-    """Return given elements that are 0, and from which a value is 0. Empty if they are unknown.
+    """Given elements that are 0, and from which a value is 0. Empty if they are unknown.
 
     A product is 0 by one factor, a constant before an input; a sum of zeros by all of its parts.
     """
@@ -228,7 +228,7 @@ _MOST_ROWS = 64
 
 
 def overflow_of(walker: Walker, source: Source) -> Overflow | None:
-    """Return the sum or number that is too large for its type, if it made the value `source` infinite."""
+    """The sum or number that is too large for its type, if it made the value `source` infinite."""
     try:
         if isinstance(source, Produced):
             return _of_product(walker, source)
@@ -287,7 +287,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
 def _kept(
     found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
 ) -> Overflow:
-    """Return `found` with a bound for the elements and the faulty rows, if one input has all elements."""
+    """`found` with a bound for the elements and the faulty rows, if one input has all elements."""
     names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
     inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
     given = all(isinstance(each, Given) for each in sources)
@@ -300,7 +300,7 @@ def _kept(
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:
-    """Return a sentence that the number is too large for its type. Empty if it is not."""
+    """A sentence that the number is too large for its type. Empty if it is not."""
     largest = limits(dtype).high
     if not largest < abs(total) < math.inf:
         return ""

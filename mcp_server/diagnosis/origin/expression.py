@@ -60,7 +60,7 @@ class Expression:
         return say(self.term, lambda each: self.names.get(each.parameter, each.parameter), self.atens)
 
     def evaluator(self, changed: dict[str, Scalar] | None = None) -> Evaluator:
-        """Return an evaluator of the term, with other values for some leaves."""
+        """An evaluator of the term, with other values for some leaves."""
         changed = changed or {}
 
         def read(element: Element, offset: int) -> Scalar | None:
@@ -76,7 +76,7 @@ class Expression:
         return Evaluator({}, {}, read)
 
     def value_with(self, term: Term, name: str, value: Scalar) -> Scalar:
-        """Return the value of a term for another value of the leaf `name`."""
+        """The value of a term for another value of the leaf `name`."""
         return self.evaluator({name: value}).value(term)
 
 
@@ -91,7 +91,7 @@ class Closing:
         self._size = 0
 
     def close(self, computed: Computed) -> Expression:
-        """Return the expression of what a launch computes at one point of its loops."""
+        """The expression of what a launch computes at one point of its loops."""
         term = self._closed(computed, 0)
         expression = Expression(term, self.leaves, tuple(self._atens), self.walker)
         expression.names = _names(expression)
@@ -139,7 +139,7 @@ class Closing:
         return self.leaf(source, element.dtype, value)
 
     def leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
-        """Return an element at which the expression ends."""
+        """An element at which the expression ends."""
         index = source.index if isinstance(source, Given) else None
         if isinstance(source, Produced):
             made = self.walker.values.tensor(source.launch.index, source.argument, "after")
@@ -150,7 +150,7 @@ class Closing:
         return Element(name, Number(0, "int64"), dtype)
 
     def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
-        """Return an element inside a reduction: a different element at each point of the loop."""
+        """An element inside a reduction: a different element at each point of the loop."""
 
         def change(term: Term) -> Term | None:
             if isinstance(term, Element) and ":" not in term.parameter:
@@ -162,7 +162,7 @@ class Closing:
 
 
 def _number(term: Term, evaluator: Evaluator) -> Number | None:
-    """Return the value of a loop variable or size at the evaluator's point. None if it is not known."""
+    """The value of a loop variable or size at the evaluator's point. None if it is not known."""
     known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
     if isinstance(term, Position | Size) and term.name in known:
         return Number(known[term.name], "int64")
@@ -170,7 +170,7 @@ def _number(term: Term, evaluator: Evaluator) -> Number | None:
 
 
 def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
-    """Return the names of leaves, grouped by their tensors."""
+    """The names of leaves, grouped by their tensors."""
     tensors: dict[str, list[str]] = {}
     for name, leaf in leaves.items():
         tensors.setdefault(tensor_of(leaf, walker), []).append(name)
@@ -178,7 +178,7 @@ def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
 
 
 def _names(expression: Expression) -> dict[str, str]:
-    """Return a letter for each tensor, with the index if several of its elements are read."""
+    """A letter for each tensor, with the index if several of its elements are read."""
     tensors = by_tensor(expression.leaves, expression.walker)
     letters = dict(zip(tensors, "xyzuvwabcdefg", strict=False))
     found = {}
@@ -196,7 +196,7 @@ def _names(expression: Expression) -> dict[str, str]:
 
 
 def tensor_of(leaf: Leaf, walker: Walker) -> str:
-    """Return a readable name for the tensor of a leaf."""
+    """A readable name for the tensor of a leaf."""
     match leaf.source:
         case Given(name=name):
             return label_of(name, walker)
@@ -206,7 +206,7 @@ def tensor_of(leaf: Leaf, walker: Walker) -> str:
 
 
 def label_of(name: str, walker: Walker) -> str:
-    """Return `args[1]` for an input, `layers.7.bias.weight` for a constant."""
+    """`args[1]` for an input, `layers.7.bias.weight` for a constant."""
     package = walker.view.package
     inputs = (item.path or item.label for item in package.inputs if item.name == name)
     constants = (constant.fqn for constant in package.constants if constant.name == name)
@@ -221,7 +221,7 @@ def index_text(leaf: Leaf) -> str:
 
 
 def operands(expression: Expression) -> list[Operand]:
-    """Return the tensors that an expression reads, by their letters."""
+    """The tensors that an expression reads, by their letters."""
     found = []
     for tensor, (name, *more) in by_tensor(expression.leaves, expression.walker).items():
         leaf = expression.leaves[name]

@@ -103,12 +103,12 @@ class Fault:
 
     @staticmethod
     def of_candidate(candidate: Candidate) -> Fault:
-        """Return the fault of an index assertion that was traced to a launch (`PackageView.tracer.trace`)."""
+        """The fault of an index assertion that was traced to a launch (`PackageView.tracer.trace`)."""
         return Fault(candidate.launch.index, "check", candidate.check.line)
 
     @staticmethod
     def of_first_bad(found: FirstBad) -> Fault | None:
-        """Return the first bad value of `dump_kernel_io`. None if its launch is unknown."""
+        """The first bad value of `dump_kernel_io`. None if its launch is unknown."""
         if found.launch is None:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
@@ -116,7 +116,7 @@ class Fault:
         return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
-        """Return the check that failed or, for an access, checks that would have caught it."""
+        """The check that failed or, for an access, checks that would have caught it."""
         if self.kind == "access":
             return index_checks(program, self.parameter, self.shape, self.stride)
         found = program.check_at(self.line) if self.kind == "check" else None
@@ -124,7 +124,7 @@ class Fault:
 
 
 def behind(view: PackageView, fault: Fault) -> list[int]:
-    """Return the launch with the fault, and the launches that the walk back may go through.
+    """The launch with the fault, and the launches that the walk back may go through.
 
     The walk ends at an operator that computes, such as a matrix product, unless the launch read the bad
     value, or it is known on which elements the results of the operator depend (`POINTWISE`, `RUNNING`).
@@ -278,7 +278,7 @@ class _Finder:
         return _with_elements(origin, self._masks(argument, tensor), Counter())
 
     def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
-        """Return the faulty value, which the launch read or computed."""
+        """The faulty value, which the launch read or computed."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
         if self.walker.program(self.launch) is None:
@@ -286,7 +286,7 @@ class _Finder:
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
-        """Return the False elements (of masks) that each further non-finite value depends on."""
+        """The False elements (of masks) that each further non-finite value depends on."""
         if self.fault.high is not None or tensor.count > _SCANNED:
             return []
         bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
@@ -321,7 +321,7 @@ class _Finder:
     def _expressed(
         self, source: Source, check: Check | None, point: Evaluator | None
     ) -> tuple[list[Expression], Scalar | None]:
-        """Return a value's expression, those of other points that read the same elements, and the value."""
+        """A value's expression, those of other points that read the same elements, and the value."""
         if not isinstance(source, Computed):
             expression, value = self._not_computed(source)
             return [expression], value
@@ -339,7 +339,7 @@ class _Finder:
         point: Evaluator | None,
         blamed: Counter[ElementKey],
     ) -> Origin:
-        """Return the origin. `point` is the loop point at which `check` fails."""
+        """The origin. `point` is the loop point at which `check` fails."""
         walked = self._walked(start)
         expressions, value = self._expressed(walked.source, check, point)
         found = self._behind(expressions[0], walked)
@@ -465,13 +465,13 @@ class _Finder:
         )
 
     def _made_here(self, bound: _Bound) -> str:
-        """Return the indexed tensor if the call computed it. Empty for an input or a constant."""
+        """The indexed tensor if the call computed it. Empty for an input or a constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """Return expression and value of an element that was given, or made by an operator."""
+        """Expression and value of an element that was given, or made by an operator."""
         value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
         closing = Closing(self.walker)
         leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
@@ -493,14 +493,14 @@ def _fails(check: Check, evaluator: Evaluator) -> bool:
 
 
 def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | None]:
-    """Return the least and greatest value that pass. None for an end that the check does not limit."""
+    """The least and greatest value that pass. None for an end that the check does not limit."""
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """Return the other points that read the same elements, by varying the loops that no index uses."""
+    """The other points that read the same elements, by varying the loops that no index uses."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]

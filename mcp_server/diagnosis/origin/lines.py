@@ -26,7 +26,7 @@ class Idiom:
 
 
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
-    """Return the idiom for a one-statement line whose operation `op` is at fault. None if none fits."""
+    """The idiom for a one-statement line whose operation `op` is at fault. None if none fits."""
     line = line.strip()
     tree = _parsed(line)
     if tree is None or len(tree.body) != 1:
@@ -94,7 +94,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _softmax(node: ast.expr | None) -> ast.Call | None:
-    """Return the node as a call of softmax. None if it is not one."""
+    """The node as a call of softmax. None if it is not one."""
     match node:
         case ast.Call(func=ast.Attribute(attr="softmax")):
             return node
@@ -114,7 +114,7 @@ _TO_DEVIATION = f"add a small number ({EPSILON}) to the deviation"
 
 
 def with_epsilon(divisor: ast.expr) -> tuple[str, str]:
-    """Return a divisor with a small number added, and the change in words.
+    """A divisor with a small number added, and the change in words.
 
     Both are empty unless the divisor is a root or a standard deviation.
     """
@@ -135,7 +135,7 @@ _MINUS_INFINITY = re.compile(
 
 
 def masked_line(line: str) -> str:
-    """Return the model line whose `masked_fill` fills in the smallest finite number. Empty if it has none."""
+    """The model line whose `masked_fill` fills in the smallest finite number. Empty if it has none."""
     line = line.strip()
     for node in ast.walk(_parsed(line) or ast.Module([], [])):
         match node:
@@ -147,7 +147,7 @@ def masked_line(line: str) -> str:
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """Return a model's operation, the same with its operand kept in the domain, and the change in words."""
+    """A model's operation, the same with its operand kept in the domain, and the change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
     at = "" if domain.is_open else "at " if math.isinf(domain.high) else "within "
@@ -174,7 +174,7 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """Return all lines in which operation `op` can leave its domain, unchanged and guarded.
+    """All lines in which operation `op` can leave its domain, unchanged and guarded.
 
     None if one of them cannot be guarded, or if no line has the operation.
     """
@@ -223,7 +223,7 @@ def may_compute(line: str, op: str) -> bool:
 
 
 def guarded_line(line: str, op: str) -> str:
-    """Return the model line with the operand of its only operation `op` in the domain. Empty if unsure."""
+    """The model line with the operand of its only operation `op` in the domain. Empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
     operand = _only_operand(line, op)
     if operand is None or not line.isascii():
@@ -240,13 +240,13 @@ def guarded_line(line: str, op: str) -> str:
 
 
 def operand_text(line: str, op: str) -> str:
-    """Return the operand of `op` as written in the line. Empty unless it calls `op` exactly once."""
+    """The operand of `op` as written in the line. Empty unless it calls `op` exactly once."""
     operand = _only_operand(line.strip(), op, ast.Call)
     return ast.unparse(operand) if operand is not None else ""
 
 
 def _only_operand(line: str, op: str, kind: type[ast.AST] = ast.AST) -> ast.expr | None:
-    """Return the only operand of operation `op` in a line. None unless there is exactly one."""
+    """The only operand of operation `op` in a line. None unless there is exactly one."""
     nodes = (node for node in ast.walk(_parsed(line) or ast.Module([], [])) if isinstance(node, kind))
     found = [each for node in nodes if (each := _operand(node, op)) is not None]
     return found[0] if len(found) == 1 else None
@@ -279,7 +279,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _operand(node: ast.AST | None, op: str) -> ast.expr | None:
-    """Return the operand that decides whether an operation is defined. None for another operation."""
+    """The operand that decides whether an operation is defined. None for another operation."""
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
             return None if _is_number(right) else right

@@ -53,7 +53,7 @@ _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """Return the layer that owns all weights in `tables`, or all that the launch reads. Empty if unknown."""
+    """The layer that owns all weights in `tables`, or all that the launch reads. Empty if unknown."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     for read in (tables, launch.reads):
         owners = {_owner(names[name]) for name in read if name in names}
@@ -63,13 +63,13 @@ def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> s
 
 
 def _owner(fqn: str) -> str:
-    """Return `layers.7` for `layers.7.bias.weight`; the weight's module if nothing is numbered."""
+    """`layers.7` for `layers.7.bias.weight`; the weight's module if nothing is numbered."""
     match = _LAYER.match(fqn)
     return match[1] if match else fqn.rpartition(".")[0] or fqn
 
 
 def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
-    """Return the variables that are indexed with a checked index."""
+    """The variables that are indexed with a checked index."""
     program = read_program(view.wrapper.kernels[launch.kernel])
     if program.check_at(check.line) is None:
         return []
@@ -92,12 +92,12 @@ class Outside:
 
     @property
     def operand(self) -> Term:
-        """Return the operand that decides whether the operation is defined."""
+        """The operand that decides whether the operation is defined."""
         return self.applied.args[self.domain.operand]
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """Return the operation outside its domain that made the NaN, or the infinity that led to it."""
+    """The operation outside its domain that made the NaN, or the infinity that led to it."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -122,7 +122,7 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
 
 
 def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
-    """Return the leaves from which a value is computed; `most` is the limit for elements of a reduction."""
+    """The leaves from which a value is computed; `most` is the limit for elements of a reduction."""
     closing = Closing(walker)
     queue = [(start, 0)]
     for computed, depth in queue:  # the queue grows in the loop
@@ -137,7 +137,7 @@ def read_by(walker: Walker, start: Computed, most: int = _LEAVES) -> Expression:
 
 
 def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operation:
-    """Return the operation as a model has it: with its values, and with its operand kept in the domain."""
+    """The operation as a model has it: with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
     if isinstance(term, Element):  # an input's or constant's element has a name
@@ -168,7 +168,7 @@ OPEN_END = "it is one past the end, and nothing limits it"  # a float at its lim
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:
-    """Return why the expression is at fault for an index out of bounds. Empty if it may be right.
+    """Why the expression is at fault for an index out of bounds. Empty if it may be right.
 
     `made_here` is the indexed tensor, if the model computes it.
     """
@@ -190,7 +190,7 @@ def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -
 
 
 def own_end(term: Term, *, above: bool) -> int | None:
-    """Return the highest or lowest value that the expression can have. None if the operands decide it."""
+    """The highest or lowest value that the expression can have. None if the operands decide it."""
     if not any(isinstance(each, Apply) and each.op in _BOUNDING for each in parts(unwrapped(term))):
         return None
     span = Bounds({}).of(term)
@@ -202,7 +202,7 @@ Lookup = tuple[str, int, Condition | None]
 
 
 def looked_up(walker: Walker, source: Produced, allowed: Interval) -> Lookup | None:
-    """Return the boundaries of a lookup, its highest index, and the values that make the index too high."""
+    """The boundaries of a lookup, its highest index, and the values that make the index too high."""
     places, launch = POINTWISE.get(operator_name(source.launch)), source.launch
     if places is None or len(launch.arguments) < 4:
         return None
@@ -233,7 +233,7 @@ def written(expression: Expression, value: Scalar | None) -> str:
 
 
 def too_short(lowest: int | None, highest: int | None, allowed: Interval, table: str) -> str:
-    """Return the advice for a table with too few rows for an expression. Empty if it has enough."""
+    """The advice for a table with too few rows for an expression. Empty if it has enough."""
     if not table or lowest is None or highest is None or lowest < allowed.low or highest <= allowed.high:
         return ""
     keep = f"keep the index at {int(allowed.high)} or below where it is computed"
@@ -244,7 +244,7 @@ _WHOLE = frozenset({"add", "sub", "mul"})
 
 
 def wrapped(expression: Expression) -> tuple[Apply, str] | None:
-    """Return the sum or product of integers that does not fit its type, also in words. None if all fit."""
+    """The sum or product of integers that does not fit its type, also in words. None if all fit."""
     evaluator = expression.evaluator()
     for each in parts(expression.term):
         if not isinstance(each, Apply) or each.op not in _WHOLE or not each.dtype.startswith("int"):
@@ -261,7 +261,7 @@ def wrapped(expression: Expression) -> tuple[Apply, str] | None:
 def correction_of(
     view: PackageView, source: Computed, expression: Expression, value: Scalar, allowed: Interval
 ) -> Correction | None:
-    """Return the edit of a C++ kernel that limits the value to the range. None for other kernels."""
+    """The edit of a C++ kernel that limits the value to the range. None for other kernels."""
     kernel = view.wrapper.kernels.get(source.launch.kernel)
     if kernel is None or kernel.kind != "cpp":
         return None
@@ -317,7 +317,7 @@ class _Changed(Walker):
 
 
 def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
-    """Return the element of an input that makes a reduction not finite. None if no single one does."""
+    """The element of an input that makes a reduction not finite. None if no single one does."""
     if not any(isinstance(each, Fold) for each in parts(source.term)):
         return None
     read, left = read_by(walker, source, _ELEMENTS), [_READS]
@@ -342,7 +342,7 @@ def outlier_of(walker: Walker, source: Computed) -> Outlier | None:
 
 
 def _standing_out(leaves: Sequence[Leaf]) -> tuple[Leaf | None, float]:
-    """Return the largest element by magnitude, and the median of all. None for few or no numbers."""
+    """The largest element by magnitude, and the median of all. None for few or no numbers."""
     known = [leaf for leaf in leaves if isinstance(leaf.value, float) and finite(leaf.value)]
     if len(known) < _FEWEST:
         return None, 0.0
@@ -366,7 +366,7 @@ class _Tried:
         return finite(value_of(self.source.term, at))
 
     def condition(self, name: str, bad: Scalar, usual: float) -> Condition | None:
-        """Return the bad values of the element, found by bisection from the usual one."""
+        """The bad values of the element, found by bisection from the usual one."""
         if usual == bad or self.good(bad) or not self.good(usual):
             return None
         inside, outside = ordinal(usual, self.dtype), ordinal(bad, self.dtype)
@@ -412,7 +412,7 @@ _STEPS = 256  # rounding steps in sums and products before the difference
 
 
 def undecided(walker: Walker, computed: Computed) -> tuple[Outside, str, str] | None:
-    """Return an operation whose operand leaves the domain by rounding, the reason in words, and any advice.
+    """An operation whose operand leaves the domain by rounding, the reason in words, and any advice.
 
     The operand is at an end of the domain, or a difference whose sign rounding decides.
     """

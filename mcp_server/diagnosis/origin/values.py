@@ -57,11 +57,11 @@ class Tensor:
         return sum(i * stride for i, stride in zip(index, self.stride, strict=True))
 
     def index(self, offset: int) -> tuple[int, ...] | None:
-        """Return the index at an offset from the pointer. None if no element is there."""
+        """The index at an offset from the pointer. None if no element is there."""
         return index_at(offset, self.shape, self.stride)
 
     def value(self, index: tuple[int, ...]) -> Scalar | None:
-        """Return the element at an index. None if it is outside, or unknown."""
+        """The element at an index. None if it is outside, or unknown."""
         place = 0
         for i, size in zip(index, self.shape, strict=True):
             if not 0 <= i < size:
@@ -78,14 +78,14 @@ class Tensor:
             yield self.unraveled(place)
 
     def reshaped(self, shape: tuple[int, ...]) -> Tensor | None:
-        """Return the same elements in another shape; None if their order or number would differ."""
+        """The same elements in another shape; None if their order or number would differ."""
         if shape == self.shape:
             return self
         alike = self.stride == contiguous_strides(self.shape) and prod(shape) == self.count
         return replace(self, shape=shape, stride=contiguous_strides(shape)) if alike else None
 
     def unraveled(self, place: int) -> tuple[int, ...]:
-        """Return the index for a place in row-major order."""
+        """The index for a place in row-major order."""
         found = []
         for size in reversed(self.shape):
             place, i = divmod(place, size)
@@ -111,7 +111,7 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        """Return the tensor of an argument just before or after the launch. None if no probe saved it."""
+        """The tensor of an argument just before or after the launch. None if no probe saved it."""
         names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
@@ -123,7 +123,7 @@ class ProbedValues:
         return Tensor(shape, stride, self._read[path].element, seen.dtype.removeprefix("torch."))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        """Return a launch's scalar arguments by parameter: the values seen, or the wrapper's numbers."""
+        """A launch's scalar arguments by parameter: the values seen, or the wrapper's numbers."""
         found: dict[str, int] = {}
         for argument in launch.arguments:
             known = self._seen.get((launch.index, argument.name, "before"))
@@ -142,7 +142,7 @@ class _File:
 
     @cached_property
     def _content(self) -> tuple[str, bytes]:
-        """Return the type of the elements and their bytes; both empty if the file cannot be read."""
+        """The type of the elements and their bytes; both empty if the file cannot be read."""
         try:
             with self.path.open("rb") as stream:
                 (length,) = struct.unpack("<Q", stream.read(8))
@@ -155,7 +155,7 @@ class _File:
             return "", b""
 
     def element(self, place: int) -> Scalar | None:
-        """Return the element at a place in row-major order. None if the file does not have it."""
+        """The element at a place in row-major order. None if the file does not have it."""
         dtype, data = self._content
         code = "<" + _CODES.get(dtype, "B")
         size = struct.calcsize(code)

@@ -39,7 +39,7 @@ _CARRIERS = re.compile(
 
 
 def operator_name(launch: Launch) -> str:
-    """Return `sort` for the shim `aoti_torch_cpu_sort_stable`."""
+    """`sort` for the shim `aoti_torch_cpu_sort_stable`."""
     return _SUFFIX.sub("", shim_operator(launch.callee or launch.kernel)).strip("_")
 
 
@@ -118,12 +118,12 @@ class Walker:
         self._scalars: dict[int, Mapping[str, int]] = {}
 
     def program(self, launch: Launch) -> Program | None:
-        """Return the program of a launch's kernel. None for an operator outside the generated code."""
+        """The program of a launch's kernel. None for an operator outside the generated code."""
         kernel = self.view.wrapper.kernels.get(launch.kernel)
         return read_program(kernel) if kernel and kernel.source else None
 
     def evaluator(self, launch: Launch, positions: Mapping[str, int]) -> Evaluator:
-        """Return an evaluator of terms of a launch at one point of its loops."""
+        """An evaluator of terms of a launch at one point of its loops."""
         return Evaluator(positions, self.scalars(launch), partial(self.element, launch))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
@@ -132,7 +132,7 @@ class Walker:
         return self._scalars[launch.index]
 
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        """Return the element that a launch loads, perhaps from its own store. None if unknown."""
+        """The element that a launch loads, perhaps from its own store. None if unknown."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # stays unknown for a store that depends on itself
@@ -145,14 +145,14 @@ class Walker:
         return self._elements[key]
 
     def _sum_at(self, place: Place, line: int) -> Scalar | None:
-        """Return the sum that a launch had added up before a line, if it stores nothing after that line."""
+        """The sum that a launch had added up before a line, if it stores nothing after that line."""
         program, parameter = self.program(place.launch), place.argument.name
         if program is None or program.stores_to(parameter) != program.stores_to(parameter, line):
             return None
         return self.value_at(Produced(place.launch, place.argument, place.offset))
 
     def value_at(self, place: Place | Produced | Computed) -> Scalar | None:
-        """Return the value that a launch reads at a `Place`, computes, or left there (`Produced`)."""
+        """The value that a launch reads at a `Place`, computes, or left there (`Produced`)."""
         if isinstance(place, Computed):
             return value_of(place.term, place.evaluator)
         when: Phase = "after" if isinstance(place, Produced) else "before"
@@ -160,7 +160,7 @@ class Walker:
         return tensor.value_at(place.offset) if tensor else None
 
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
-        """Return what a launch stores at an offset, only above line `before` if given.
+        """What a launch stores at an offset, only above line `before` if given.
 
         None if it stores nothing. May raise `UnknownValue`.
         """
@@ -194,7 +194,7 @@ class Walker:
                 yield each.name, _base_offset(flow, own) - _base_offset(flow, each)
 
     def _added(self, launch: Launch, store: Store, offset: int) -> Computed | None:
-        """Return the first non-finite value that a launch adds at an offset. None if it adds nothing."""
+        """The first non-finite value that a launch adds at an offset. None if it adds nothing."""
         every, complete = places(used(store.index, store.ranges), self.scalars(launch))
         points = (self.evaluator(launch, place) for place in every)
         here = [at for at in points if at.value(store.index) == offset]
@@ -241,7 +241,7 @@ class Walker:
         return source if isinstance(source, Computed) else None
 
     def through(self, produced: Produced) -> Place | None:
-        """Return the element that an operator read and that may have become its result.
+        """The element that an operator read and that may have become its result.
 
         For an operator that computes, only NaN and infinities are followed, NaN first. Of equal elements, the
         one whose index has most in common with the index of the result is taken.
@@ -266,7 +266,7 @@ class Walker:
         return None
 
     def _loaded(self, at: Computed) -> tuple[Element, int] | None:
-        """Return the element that a term passes on, with its offset. None if the term computes a value."""
+        """The element that a term passes on, with its offset. None if the term computes a value."""
         term, evaluator = at.term, at.evaluator
         for _ in range(_HOPS):
             if isinstance(term, Element):
@@ -299,7 +299,7 @@ class Walker:
         return isinstance(source, Given) and source.kind == "input"
 
     def source(self, place: Place) -> Source:
-        """Return the last write to an element that a launch reads; else input, constant or unset memory."""
+        """The last write to an element that a launch reads; else input, constant or unset memory."""
         flow = self.view.flow_of(place.launch)
         name = place.argument.target or ""
         offset = _base_offset(flow, place.argument) + place.offset
@@ -316,7 +316,7 @@ class Walker:
         return Given(kind, root.name if root else name, index, place)
 
     def _written(self, step: Step, flow: Dataflow, name: str, offset: int) -> Source | None:
-        """Return the value that a step left at an offset of the storage of `name`. None if it left none."""
+        """The value that a step left at an offset of the storage of `name`. None if it left none."""
         if not isinstance(step.node, Launch):
             return None
         storage = flow.body.buffers[name].storage
@@ -339,7 +339,7 @@ class Walker:
         return None
 
     def _index(self, kind: str, name: str, offset: int) -> tuple[int, ...] | None:
-        """Return the index in an input or constant, by its strides."""
+        """The index in an input or constant, by its strides."""
         layouts = [(c.name, c.shape, c.stride) for c in self.view.package.constants if kind == "constant"]
         for compiled in self.view.package.inputs:
             strides = tuple(stride for stride in compiled.strides if isinstance(stride, int))
@@ -352,12 +352,12 @@ class Walker:
 
 
 def argument_of(launch: Launch, parameter: str) -> Argument:
-    """Return the argument of a launch for a parameter of its kernel."""
+    """The argument of a launch for a parameter of its kernel."""
     return next(argument for argument in launch.arguments if argument.name == parameter)
 
 
 def _base_offset(flow: Dataflow, argument: Argument) -> int:
-    """Return the offset of an argument's pointer in its storage, in elements. 0 if it is not known."""
+    """The offset of an argument's pointer in its storage, in elements. 0 if it is not known."""
     buffer = flow.body.buffers.get(argument.target or "")
     start = buffer.offset if buffer else None
     if argument.view is not None:
@@ -366,7 +366,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """Return the value of a term. None if it is unknown."""
+    """The value of a term. None if it is unknown."""
     try:
         return evaluator.value(term)
     except UnknownValue:
@@ -410,7 +410,7 @@ def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
 
 
 def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] | None) -> tuple[bool, int]:
-    """Return how far a matching element is from the result at `index`: first by value, then by place."""
+    """How far a matching element is from the result at `index`: first by value, then by place."""
     here, shared = tensor.unraveled(place), 0
     if index is not None and len(here) == len(index):
         shared = sum(a == b for a, b in zip(here, index, strict=True))
@@ -421,7 +421,7 @@ def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] 
 
 
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
-    """Return the part whose value a term passes on. None if it computes one. May raise `UnknownValue`."""
+    """The part whose value a term passes on. None if it computes one. May raise `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
             kept = _same_value(evaluator.value(inner), evaluator.value(term))

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
-    """Return the first of `families` that matches one line, with its named fields. None if none matches."""
+    """The first of `families` that matches one line, with its named fields. None if none matches."""
     for family in families:
         fields = family.match(text)
         if fields is not None:
@@ -38,7 +38,7 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
 
 
 def closest_family(text: str) -> Family | None:
-    """Return the family whose example is most similar to `text`. None if no example is similar enough."""
+    """The family whose example is most similar to `text`. None if no example is similar enough."""
     examples = {family.example.lower(): family for family in FAMILIES}
     found = difflib.get_close_matches(text[:_COMPARED].lower(), examples, n=1, cutoff=_ALIKE)
     return examples[found[0]] if found else None

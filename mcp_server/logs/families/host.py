@@ -4,13 +4,13 @@ from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Ta
 
 
 def _exit(codes: str) -> str:
-    """Return a pattern for one of the exit statuses `codes`, as shells, Python and schedulers report it."""
+    """A pattern for one of the exit statuses `codes`, as shells, Python and schedulers report it."""
     words = r"\brc[=:]\s?|(?:\bexit(?:ed)?(?: with)?(?: code| status)?|[Rr]eturn ?code|exitcode)\s?[ =:]\s?"
     return rf"(?P<exit>(?:{words})(?:{codes})\b)"
 
 
 def _shell(what: str) -> str:
-    """Return a pattern for the line in which a shell reports that a signal ended a command."""
+    """A pattern for the line in which a shell reports that a signal ended a command."""
     return (
         rf"(?:line \d+:\s+\d+|zsh:) (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<ran>[^\s|<>&;(][^|<>&;]*)"
     )

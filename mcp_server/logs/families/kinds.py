@@ -61,7 +61,7 @@ MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section says how to find
 
 
 def guide_path(guide: str) -> str:
-    """Return where a guide is in the skill's folder."""
+    """Where a guide is in the skill's folder."""
     return guide if guide in (MAIN_GUIDE, INDEX_GUIDE) else f"guides/{guide}"
 
 
@@ -178,7 +178,7 @@ class Family:
         self.sites = _several(sites)
 
     def match(self, text: str) -> dict[str, str] | None:
-        """Return the named fields of the first pattern found in `text`. None if no pattern matches."""
+        """The named fields of the first pattern found in `text`. None if no pattern matches."""
         for pattern in self.patterns:
             found = pattern.search(text)
             if found:

@@ -83,17 +83,17 @@ class Axes:
     by_symbol: dict[str, Axis] = field(default_factory=dict)
 
     def ordered(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-        """Return each axis once, the outermost first."""
+        """Each axis once, the outermost first."""
         wanted = set(axes)
         return tuple(axis for axis in self.by_symbol.values() if axis in wanted)
 
     def of(self, value: Whole) -> tuple[Axis, ...]:
-        """Return the axes that a sum depends on."""
+        """The axes that a sum depends on."""
         names = value.names
         return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
 
     def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
-        """Return the least and greatest value over all axes. None if unknown."""
+        """The least and greatest value over all axes. None if unknown."""
         low = high = value
         for axis in self.of(value):
             step = value.coefficient(axis.symbol)
@@ -111,7 +111,7 @@ class Axes:
     # Integers of a kernel.
 
     def whole(self, term: Term, place: Place) -> Whole | None:
-        """Return a term as a sum over sizes and axes. None if it contains a load or is not a sum."""
+        """A term as a sum over sizes and axes. None if it contains a load or is not a sum."""
 
         def atom(each: Term) -> Whole | None:
             if isinstance(each, Size) and not is_float(each.dtype):
@@ -154,7 +154,7 @@ class Axes:
         return inside
 
     def within(self, place: Place, box: Box) -> tuple[dict[str, Loop], dict[Axis, Axis]]:
-        """Return the loops limited to `box`, and for each limited axis the axis that it is a part of."""
+        """The loops limited to `box`, and for each limited axis the axis that it is a part of."""
         inside = {name: self._part(loop, box) for name, loop in place.items()}
         pairs = [
             pair for name, loop in place.items() for pair in zip(inside[name].axes, loop.axes, strict=True)
@@ -177,7 +177,7 @@ class Axes:
         return loop
 
     def box(self, test: Term, place: Place) -> Box | None:
-        """Return the part of the axes where a test holds.
+        """The part of the axes where a test holds.
 
         None if the test is more than limits of axes, or never holds.
         """
@@ -196,7 +196,7 @@ class Axes:
         return None
 
     def _above(self, value: Whole) -> Box | None:
-        """Return the part of one axis in which a sum is not negative. None if it depends on several axes."""
+        """The part of one axis in which a sum is not negative. None if it depends on several axes."""
         ends = self.bounds(value)
         if ends is not None and ends[0].is_positive_or_zero():
             return {}
@@ -217,7 +217,7 @@ class Axes:
         return {axis: (start, stop)}
 
     def _both(self, one: Box, two: Box) -> Box | None:
-        """Return the common part of two boxes. None if it is not known which of two limits is narrower."""
+        """The common part of two boxes. None if it is not known which of two limits is narrower."""
         found = {**one, **two}
         for axis in one.keys() & two.keys():
             starts, stops = zip(one[axis], two[axis], strict=True)
@@ -257,7 +257,7 @@ class Axes:
         return axis
 
     def _cuts(self, name: str, size: Whole) -> list[Whole]:
-        """Return the numbers by which the kernel divides this variable. Each divides the next, and `size`."""
+        """The numbers by which the kernel divides this variable. Each divides the next, and `size`."""
         found: set[Whole] = set()
         for each in self.statements:
             if any(plain_name(r.name) == name and self.whole(r.stop, {}) == size for r in each.ranges):
@@ -328,5 +328,5 @@ def _uncast(term: Term) -> Term:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a loop variable without the suffix of its vector tail."""
+    """The name of a loop variable without the suffix of its vector tail."""
     return name.removesuffix("_tail")

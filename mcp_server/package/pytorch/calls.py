@@ -142,7 +142,7 @@ def _given(
 
 
 def _behind(argument: Argument, launch: Launch, names: Tensors) -> str:
-    """Return the tensor whose handle is passed by address."""
+    """The tensor whose handle is passed by address."""
     assigned = names.assigned(argument.expression.lstrip("&").strip(), launch.start)
     if assigned is None:
         raise NotRead(f"the argument {argument.expression}")

@@ -57,7 +57,7 @@ class Expressions:
         return Value(self._named[value.text], value.axes, value.dtype)
 
     def fresh(self, hint: str) -> str:
-        """Return an unused name."""
+        """An unused name."""
         number = 1 if hint == "t" else 0
         while (name := f"{hint}{number or ''}") in self.taken | self.memory.names:
             number += 1
@@ -94,7 +94,7 @@ class Expressions:
         return f"{value.operand}[{', '.join(index)}]"
 
     def steps(self, whole: Whole) -> Affine | None:
-        """Return axes, steps and offset of a sum. None if a step or the offset varies with an axis."""
+        """Axes, steps and offset of a sum. None if a step or the offset varies with an axis."""
         axes, offset, steps = self.axes.of(whole), whole, []
         for axis in axes:
             step = whole.coefficient(axis.symbol)
@@ -237,7 +237,7 @@ class Operators(Expressions):
         return self.cast(Value(f"{left} {INFIX[op]} {right}", axes, kind, is_atom=False), dtype)
 
     def _mean(self, values: Sequence[Value]) -> Value | None:
-        """Return the mean or variance if a sum is divided by its number of elements; None otherwise."""
+        """The mean or variance if a sum is divided by its number of elements; None otherwise."""
         total, count = values
         if total.text not in self._sums or not count.scalar:
             return None

@@ -63,7 +63,7 @@ def write_kernel(
 
 
 def _statement(store: Store, tensors: Mapping[str, Passed]) -> Statement:
-    """Return what a store says about the dimensions of its loops."""
+    """What a store says about the dimensions of its loops."""
     roots = (store.index, store.value, *([store.test] if store.test is not None else []))
     inside = [each for root in roots for each in parts(root, inside_indices=True)]
     folds = [each for each in inside if isinstance(each, Fold)]
@@ -282,7 +282,7 @@ class _Writer:
         )
 
     def _result_name(self, text: str) -> str:
-        """Return an unused name for the new value of a tensor: `x_out`, `x_out2`, ..."""
+        """An unused name for the new value of a tensor: `x_out`, `x_out2`, ..."""
         name = f"{text}_out" if any(text == each.tensor.text for each in self.tensors.values()) else text
         number = 2
         while name in self.results.values():
@@ -314,7 +314,7 @@ class _Writer:
 
 
 def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
-    """Return the code that shapes the stored values into the tensor: a permutation, a reshape, or nothing."""
+    """The code that shapes the stored values into the tensor: a permutation, a reshape, or nothing."""
     dims = list(zip(tensor.sizes, tensor.strides, strict=True))
     real = [(size, stride) for size, stride in dims if size.number != 1]
     mine = [(each.size, each.stride) for each in steps]
@@ -327,7 +327,7 @@ def _shaped(steps: Sequence[Step], tensor: Tensor) -> str:
 
 
 def merged(stores: Sequence[Store]) -> list[Store]:
-    """Return the stores in order. The parts into which a vector loop divides one store are merged."""
+    """The stores in order. The parts into which a vector loop divides one store are merged."""
     identity = Structures(Memory({})).identity
     found: list[Store] = []
     for store in stores:

@@ -105,7 +105,7 @@ def branches(node: Node) -> list[Block]:
 
 
 def variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
-    """Return the variables that a statement uses, or those that it writes."""
+    """The variables that a statement uses, or those that it writes."""
     if isinstance(node, Launch):
         return node.writes if written else (*node.reads, *node.writes)
     return (node.writes,) if written or node.reads is None else (node.reads, node.writes)
@@ -217,7 +217,7 @@ class Launches(Tensors):
         return self.with_strides(given, argument.target or "") if any(results) else given
 
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
-        """Return `x = torch.mm(a, b)` if no other variable has the memory, else the call with `out=`."""
+        """`x = torch.mm(a, b)` if no other variable has the memory, else the call with `out=`."""
         outs = _outs(launch, targets)
         first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
         new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
@@ -261,7 +261,7 @@ class Launches(Tensors):
         self.scope.lines.append(Call(launch, name, written.lines, reads, results, shapes, by_name))
 
     def _passed(self, target: str, argument: Argument, launch: Launch) -> Passed:
-        """Return the tensor of one parameter, under its name in the function."""
+        """The tensor of one parameter, under its name in the function."""
         sizes, strides, dtype = self.layout(target)
         name = self.identifier(target, self.fqn(target))
         if argument.view is not None:
@@ -354,13 +354,13 @@ class Launches(Tensors):
 
 
 def _node(launch: Launch) -> str:
-    """Return the last node of the exported program that a launch computes, except views. Empty if unknown."""
+    """The last node of the exported program that a launch computes, except views. Empty if unknown."""
     nodes = [each for each in launch.sources if not _VIEW.fullmatch(each)]
     return (nodes or launch.sources or [""])[-1]
 
 
 def _operators(launch: Launch) -> str:
-    """Return `softmax_add` for the kernel `cpp_fused__softmax_add_3`."""
+    """`softmax_add` for the kernel `cpp_fused__softmax_add_3`."""
     short = re.sub(r"^(?:cpp|triton)(?:_(?:poi|per|red|tem|mm))?_(?:fused_)?|_\d+$", "", launch.kernel)
     return re.sub(r"\W+", "_", short).strip("_").replace("native_", "")
 
@@ -373,13 +373,13 @@ def _writes(name: str, text: str) -> bool:
 
 
 def _base(text: str) -> str:
-    """Return the variable whose memory an expression views."""
+    """The variable whose memory an expression views."""
     found = re.match(r"(?:(?:strided|laid_out|flat)\()*(\w+)", text)
     return found[1] if found else ""
 
 
 def _outs(launch: Launch, targets: Sequence[str]) -> list[Argument]:
-    """Return the arguments for the tensors of `out=`."""
+    """The arguments for the tensors of `out=`."""
     return [each for each in launch.arguments if each.target in targets and each.role != "read"][
         : len(targets)
     ]

@@ -68,14 +68,14 @@ class PytorchProgram:
         return tuple(each for each in self.launches if each.not_read)
 
     def text_of(self, launches: Sequence[int]) -> str:
-        """Return the functions and calls of these launches."""
+        """The functions and calls of these launches."""
         wanted = [each for each in self.launches if each.index in launches]
         known = self._functions()
         functions = [known[each.name] for each in wanted if each.name in known]
         return "\n\n\n".join([*functions, *("\n".join(each.lines) for each in wanted if not each.name)])
 
     def _functions(self) -> dict[str, str]:
-        """Return the text of each function by its name."""
+        """The text of each function by its name."""
         blocks = self.text.split("\n\n\n")
         return {block[4 : block.index("(")]: block for block in blocks if block.startswith("def ")}
 
@@ -254,7 +254,7 @@ class _Writer(Launches):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
     def _finished(self, lines: Sequence[str | Call]) -> list[str]:
-        """Return the statements of a method, without those whose results are unused. Works from the end."""
+        """The statements of a method, without those whose results are unused. Works from the end."""
         names = (each.name for each in self.body.buffers.values() if each.storage in self.read_unseen)
         used = {self.identifiers[name] for name in names if name in self.identifiers}
         found: list[str] = []
@@ -299,7 +299,7 @@ _SAME = re.compile(r"(?P<name>\w+) = (?P<of>\w+)  # the same memory")
 
 
 def _test(header: str, body: Body) -> tuple[Symbol, bool] | None:
-    """Return the `.item()` that `if (!x) break` or `if (x == 0)` tests, and whether it is negated.
+    """The `.item()` that `if (!x) break` or `if (x == 0)` tests, and whether it is negated.
 
     None for a condition on sizes.
     """
@@ -311,14 +311,14 @@ def _test(header: str, body: Body) -> tuple[Symbol, bool] | None:
 
 
 def _names_of(function: str) -> list[str]:
-    """Return the names that a function defines: its own, its parameters, its variables."""
+    """The names that a function defines: its own, its parameters, its variables."""
     head, _, body = function.partition(":\n")
     made = (name for targets in re.findall(r"^ +([\w, ]+) = ", body, re.M) for name in targets.split(", "))
     return list(dict.fromkeys([*re.findall(r"\w+", head.removeprefix("def ")), *made]))
 
 
 def _common_names(function: str) -> str:
-    """Return a function with its names numbered, so that equal functions have equal texts."""
+    """A function with its names numbered, so that equal functions have equal texts."""
     numbers = {name: f"v{number}" for number, name in enumerate(_names_of(function))}
     # Copies are written where memory is shared, and short weights are numbers in the code: ignore both.
     plain = re.sub(r"\.clone\(\)|(?<=torch\.tensor\()\[[^\]]*\]", "", function)

@@ -78,7 +78,7 @@ class Tensors:
     # Names.
 
     def identifier(self, name: str, wanted: str = "") -> str:
-        """Return the program's name for a name of the package, always the same."""
+        """The program's name for a name of the package, always the same."""
         if name not in self.identifiers:
             text = re.sub(r"\W+", "_", wanted or name, flags=re.ASCII).strip("_") or "value"
             text = f"_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
@@ -150,7 +150,7 @@ class Tensors:
         return str(self.whole(text))
 
     def array(self, expression: str) -> Sequence[str]:
-        """Return the elements of an array, each a C++ expression. May raise `NotRead`."""
+        """The elements of an array, each a C++ expression. May raise `NotRead`."""
         name = re.escape(expression.strip())
         found = re.findall(r"\{(.*?)\}", expression)[:1] or re.findall(
             rf"\b{name}(?:\[\d*\])? = \{{(.*?)\}};", self.wrapper.text
@@ -160,7 +160,7 @@ class Tensors:
         return [each.strip() for each in found[-1].split(",") if each.strip()]
 
     def assigned(self, name: str, before: int) -> str | None:
-        """Return the last text assigned to a variable of the wrapper above the offset `before`; else None."""
+        """The last text assigned to a variable of the wrapper above the offset `before`; else None."""
         if not re.fullmatch(r"\w+", name):
             return None
         found = re.findall(rf"\b{name} = (.*?);", self.wrapper.text[:before])
@@ -245,7 +245,7 @@ class Tensors:
         return name not in self.constants and buffer.kind != "input" and buffer.strides is None
 
     def _input_layout(self, name: str) -> Layout:
-        """Return the layout of an input, from the wrapper's checks of that input."""
+        """The layout of an input, from the wrapper's checks of that input."""
         found = next((each for each in self.package.package.inputs if each.name == name), None)
         if found is None or not found.described:
             raise NotRead(f"the layout of {name}")

@@ -33,7 +33,7 @@ def assembled(
     device: str,
     dtypes: Collection[str],
 ) -> str:
-    """Return the text of the file. `dtypes` are the types of the weights."""
+    """The text of the file. `dtypes` are the types of the weights."""
     init = [*(["weights = load_weights(weights)"] if loads else []), *loads, *folding] or ["pass"]
     lines = ['def __init__(self, weights="weights.safetensors"):', *(INDENT + line for line in init), ""]
     lines += [f"def forward({', '.join(['self', *parameters])}):", *(INDENT + line for line in forward), ""]
@@ -55,7 +55,7 @@ def assembled(
 def function(
     name: str, parameters: Sequence[str], lines: Sequence[str], results: Sequence[str], shapes: Sequence[str]
 ) -> str:
-    """Return the text of a function. A last statement that computes the only result becomes the `return`."""
+    """The text of a function. A last statement that computes the only result becomes the `return`."""
     body = list(lines)
     if len(results) == 1 and body and body[-1].startswith(f"{results[0]} = "):
         body[-1] = f"return {body[-1].partition(' = ')[2]}"
@@ -78,7 +78,7 @@ _SCALED = rf"(?P<scores>\w+)(?P<scale> [*/] {_NUMBER})"
 
 
 def _of_scaled(before: str, scaled: str) -> tuple[str, str]:
-    """Return the rule for a softmax of scaled scores, as `prepare_softmax` of the compiler writes it."""
+    """The rule for a softmax of scaled scores, as `prepare_softmax` of the compiler writes it."""
     again = "(?P=x)" if before else r"\((?P=scores)(?P=scale)\)"
     lines = [
         rf"{before}(?P<a>\w+) = \(~{scaled}\.isfinite\(\)\)\.any\(-1\)",
@@ -361,7 +361,7 @@ _NEEDS = {
 
 
 def helpers_for(text: str) -> str:
-    """Return the helpers that a program calls."""
+    """The helpers that a program calls."""
     wanted = {name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", text)}
     wanted |= {inner for name in wanted for inner in _NEEDS.get(name, ())}
     return "\n\n".join(HELPERS[name].strip("\n") + "\n" for name in HELPERS if name in wanted)

@@ -144,7 +144,7 @@ class Values(Operators):
         return self.of_whole(whole) if whole is not None else self.value(index, place, guards)
 
     def _gathered(self, term: Element, tensor: Tensor, place: Place, guarded: bool) -> Value | None:
-        """Return `table[ids]`, which reads at computed places of a dimension. None for other indices."""
+        """`table[ids]`, which reads at computed places of a dimension. None for other indices."""
         found = self.indexed(tensor, term.index, place)
         if found is None or (guarded and not found.is_known):
             return None
@@ -186,7 +186,7 @@ class Values(Operators):
     def _computed(
         self, tensor: Tensor, part: tuple[Whole, Term], starts: Sequence[Whole], place: Place
     ) -> tuple[int, Value, Sequence[int] | None] | None:
-        """Return the dimension of a computed part, the part as text, and its values if they are known."""
+        """The dimension of a computed part, the part as text, and its values if they are known."""
         factor, term = part
         sign = 1 if factor.is_positive_or_zero() else -1
         dims = [dim for dim, each in enumerate(tensor.strides) if each == factor * constant(sign)]
@@ -246,7 +246,7 @@ class Values(Operators):
         return Indexed(tensor, texts, ordered, places, is_known, by_dim, gathers)
 
     def _split(self, index: Term, place: Place) -> tuple[list[tuple[Whole, Term]], Whole]:
-        """Return the computed summands of an index with their factors, and the sum of the others."""
+        """The computed summands of an index with their factors, and the sum of the others."""
         computed: list[tuple[Whole, Term]] = []
         rest = Whole()
         for number, each in summands(index):
@@ -267,7 +267,7 @@ class Values(Operators):
         return computed, rest
 
     def _places(self, term: Term, place: Place, most: int) -> list[Scalar] | None:
-        """Return the values of a term over its only axis. None for other terms or over `most` values."""
+        """The values of a term over its only axis. None for other terms or over `most` values."""
         names = map(plain_name, free_positions(term, known=self._free))
         loops = {name: place.get(name) for name in names}
         if len(loops) != 1:
@@ -407,7 +407,7 @@ class Values(Operators):
         return None
 
     def _in_lanes(self, terms: tuple[Term, ...], lanes: Sequence[Range], place: Place) -> Term | None:
-        """Return one term that gives `terms` in order as the lanes vary, the last one fastest. Else None."""
+        """One term that gives `terms` in order as the lanes vary, the last one fastest. Else None."""
         if terms in self._in_turn:  # shared subterms stay shared
             return self._in_turn[terms]
         first, found = terms[0], None
@@ -429,7 +429,7 @@ class Values(Operators):
         return found
 
     def _moved(self, terms: Sequence[Term], wholes: Sequence[Whole], lanes: Sequence[Range]) -> Term | None:
-        """Return the first term plus a step for each lane. None if this does not give all `terms`."""
+        """The first term plus a step for each lane. None if this does not give all `terms`."""
         found, expected, apart = terms[0], [wholes[0]] * len(terms), 1
         for lane in reversed(lanes):
             assert isinstance(lane.stop, Number)
@@ -522,7 +522,7 @@ class Indexed:
 
 
 def _in_memory(at: Sequence[Whole], strides: Sequence[Whole]) -> Whole:
-    """Return the offset in memory of an index by dimension."""
+    """The offset in memory of an index by dimension."""
     whole = Whole()
     for one, stride in zip(at, strides, strict=True):
         whole = whole + one * stride
@@ -530,7 +530,7 @@ def _in_memory(at: Sequence[Whole], strides: Sequence[Whole]) -> Whole:
 
 
 def _gather_dim(at: Mapping[int, Value], order: Sequence[Axis | None]) -> int | None:
-    """Return the dimension for `gather` if there is one index, which has all axes in order. Else None."""
+    """The dimension for `gather` if there is one index, which has all axes in order. Else None."""
     ((dim, value), *more) = at.items()
     same = (*value.axes[:dim], *value.axes[dim + 1 :]) == (*order[:dim], *order[dim + 1 :])
     return dim if same and not more and len(value.axes) == len(order) else None
@@ -574,7 +574,7 @@ def resampled(tensor: Tensor, places: Mapping[int, Sequence[int]]) -> str:
 
 
 def _ends(mode: str, places: Mapping[int, Sequence[int]], sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return how much padding at both ends of each dimension gives these places. Empty if none does."""
+    """How much padding at both ends of each dimension gives these places. Empty if none does."""
     found = {}
     for dim, wanted in places.items():
         size, more = sizes[dim], len(wanted) - sizes[dim]
@@ -609,7 +609,7 @@ def _is_enlarged(found: Sequence[int], size: int) -> bool:
 
 
 def permuted(value: Value, axes: tuple[Axis, ...]) -> Value:
-    """Return a value with its axes in this order."""
+    """A value with its axes in this order."""
     order = ", ".join(str(value.axes.index(axis)) for axis in axes)
     return value if value.axes == axes else Value(f"{value.operand}.permute({order})", axes, value.dtype)
 
@@ -654,7 +654,7 @@ IDIOMS = [
 
 
 def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
-    """Return the known function that a term computes, and its argument. None if there is none."""
+    """The known function that a term computes, and its argument. None if there is none."""
     for written, pattern in IDIOMS:
         found: list[Term] = []
         if _fits(pattern, term, found, identity):

@@ -42,7 +42,7 @@ class Tensor:
 
 
 def contiguous(sizes: Sequence[Whole]) -> tuple[Whole, ...]:
-    """Return the strides of a dense tensor."""
+    """The strides of a dense tensor."""
     return tuple(product(sizes[at + 1 :]) for at in range(len(sizes)))
 
 
@@ -156,7 +156,7 @@ def bracketed(parts: Sequence[str]) -> str:
 
 
 def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[list[str], list[int]] | None:
-    """Return the slice or number in each dimension, and the dimension of each step. None if impossible."""
+    """The slice or number in each dimension, and the dimension of each step. None if impossible."""
     place: dict[int, tuple[Step, int]] = {}
     for step in steps:
         found = _dimension_of(tensor, step, place)
@@ -185,7 +185,7 @@ def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[lis
 
 
 def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[int, int] | None:
-    """Return the dimension along which a step moves, and by how many elements. None if there is none."""
+    """The dimension along which a step moves, and by how many elements. None if there is none."""
     found = []
     for dim, (size, stride) in enumerate(zip(tensor.sizes, tensor.strides, strict=True)):
         every = step.stride.over(stride) if dim not in taken else None
@@ -204,7 +204,7 @@ def _permuted(dims: Sequence[int]) -> str:
 
 
 def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
-    """Return the index of an offset in each dimension. None if the offset lies between indices."""
+    """The index of an offset in each dimension. None if the offset lies between indices."""
     starts, rest = [Whole()] * len(tensor.sizes), offset
     strides = [typical(stride) for stride in tensor.strides]
     for dim in sorted(range(len(strides)), key=strides.__getitem__, reverse=True):
@@ -221,7 +221,7 @@ def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
 
 
 def typical(value: Whole) -> int:
-    """Return the value for typical sizes, by which strides are ordered."""
+    """The value for typical sizes, by which strides are ordered."""
     found = value.replaced({atom: constant(_TYPICAL) for atom in value.atoms}).number
     return found if found is not None else 0
 
@@ -258,7 +258,7 @@ class Memory:
             states[:] = [(at, replace(t, text=name) if t.text == text else t) for at, t in states]
 
     def version(self, element: Element) -> int:
-        """Return the number of stores that a load sees."""
+        """The number of stores that a load sees."""
         text = self._text(element.parameter)
         return sum(text == written and line < element.line for written, line in self._stores)
 
@@ -282,7 +282,7 @@ class Structures:
         self._structures: dict[tuple[object, ...], int] = {}
 
     def identity(self, term: Term) -> int:
-        """Return the same number for terms of the same structure."""
+        """The same number for terms of the same structure."""
         if term not in self._identity:
             inner: tuple[object, ...]
             match term:

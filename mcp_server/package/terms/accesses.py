@@ -189,14 +189,14 @@ class Spans:
 
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """Return the loop variables on which a term depends."""
+    """The loop variables on which a term depends."""
     return tuple(each for each in ranges if each.name in free_positions(term))
 
 
 def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
-    """Return at most `most` combinations of the loop variables, and whether these are all."""
+    """At most `most` combinations of the loop variables, and whether these are all."""
     evaluator = Evaluator({}, sizes)
     total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
@@ -206,7 +206,7 @@ def places(
 def position_of(
     index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
 ) -> dict[str, int] | None:
-    """Return the last place at which an index is `offset`. None if there is none. May raise `UnknownValue`.
+    """The last place at which an index is `offset`. None if there is none. May raise `UnknownValue`.
 
     An index is nearly always a sum of multiples of the variables, so its strides are tried first.
     """

@@ -159,7 +159,7 @@ class _Splitter:
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
-    """Return the kind of block that `{` opens. None for an initialiser or a non-lambda in parentheses."""
+    """The kind of block that `{` opens. None for an initialiser or a non-lambda in parentheses."""
     control = _CONTROL.match(head)
     if head.endswith((")", "]", "mutable")) and _LAMBDA.search(head) and not control:
         return "lambda" if not head.endswith("[]") else None
@@ -203,7 +203,7 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def closing(text: str, start: int) -> int:
-    """Return the offset of the bracket that closes the one open at `start`, or the length of the text."""
+    """The offset of the bracket that closes the one open at `start`, or the length of the text."""
     depth = 0
     for at in range(start, len(text)):
         letter = text[at]

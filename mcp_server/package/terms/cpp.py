@@ -102,7 +102,7 @@ def read_cpp_program(kernel: Source) -> Program:
 
 
 def _most_bits(limit: re.Match[str]) -> str:
-    """Return the number for `sizeof(T) * CHAR_BIT`, with or without ` - std::is_signed_v<T>` after it."""
+    """The number for `sizeof(T) * CHAR_BIT`, with or without ` - std::is_signed_v<T>` after it."""
     dtype = dtype_of(limit["type"]) or "int64"
     return str(8 * itemsize_of(dtype) - bool(limit["signed"] and dtype != "uint8"))
 
@@ -170,14 +170,14 @@ class _Reader(Reader):
     # Expressions
 
     def read(self, text: str) -> Term:
-        """Return the value of an expression at this point."""
+        """The value of an expression at this point."""
         try:
             return self.term(read_cpp(text))
         except (NotRead, IndexError):
             return Unread(text[:120])
 
     def called(self, call: Call) -> Term | None:
-        """Return the result of a function that the kernel defines. None for other functions."""
+        """The result of a function that the kernel defines. None for other functions."""
         if not call.args and call.receiver is None and isinstance(node := self._found(call.name), Node):
             return self._returned(node)
         if call.name == "data" and call.receiver is not None:
@@ -293,7 +293,7 @@ class _Reader(Reader):
             self.scopes[-1].names[match["name"]] = node
 
     def _returned(self, node: Node) -> Term:
-        """Return the result of a lambda: the values of its `return`s, chosen by the tests around them."""
+        """The result of a lambda: the values of its `return`s, chosen by the tests around them."""
         before, self.returned, self.outer = (self.returned, self.line, self.outer), [], len(self.tests)
         with self._scope():
             self.run(node)
@@ -491,7 +491,7 @@ class _Reader(Reader):
         found.fold = fold if not isinstance(before, Unread) else before
 
     def _update(self, syntax: Syntax, base: str, depth: int) -> Fold | Unread:
-        """Return the reduction to which an update belongs: its kind, and what each iteration adds."""
+        """The reduction to which an update belongs: its kind, and what each iteration adds."""
         given = syntax.args if isinstance(syntax, Call | Operation) else ()
         mine = [each for each in given if _is_of(each, base)]
         if not isinstance(syntax, Call | Operation) or not mine or self.tests:
@@ -512,7 +512,7 @@ class _Reader(Reader):
 
 
 def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
-    """Return a member of the result of a reduction."""
+    """A member of the result of a reduction."""
     if not isinstance(fold, Fold):
         return Unread(name)
     if fold.kind not in _MEMBERS:
@@ -533,7 +533,7 @@ def _alike(one: Fold, other: Fold) -> bool:
 
 
 def _kind(name: str) -> str:
-    """Return the kind of a reduction from its operator or function."""
+    """The kind of a reduction from its operator or function."""
     last = name.rpartition("::")[2]
     return next((m.expand(kind) for pattern, kind in _KINDS if (m := pattern.match(last))), "")
 
@@ -553,7 +553,7 @@ def _is_of(syntax: Syntax, base: str) -> bool:
 
 
 def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
-    """Return value and mode of a store; `add` if it adds to its own element at a loaded index.
+    """Value and mode of a store; `add` if it adds to its own element at a loaded index.
 
     The value is then only the addend, as several iterations may add to one element.
     """

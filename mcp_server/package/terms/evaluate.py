@@ -295,7 +295,7 @@ DOMAINS = {
 
 
 def outside(op: str, values: Sequence[Scalar]) -> Domain | None:
-    """Return the domain of an operation if its operands are outside the domain. None if inside."""
+    """The domain of an operation if its operands are outside the domain. None if inside."""
     domain = DOMAINS.get(op)
     if domain is None or len(values) <= domain.operand or domain.holds(values[domain.operand]):
         return None

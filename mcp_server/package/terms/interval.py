@@ -56,13 +56,13 @@ _NO_NUMBER = Interval(INF, -INF, nan=True)
 
 
 def limits(dtype: str) -> Interval:
-    """Return the interval of all finite values of a type."""
+    """The interval of all finite values of a type."""
     low, high = _LIMITS.get(dtype, (-INF, INF))
     return Interval(low, high)
 
 
 def anything(dtype: str) -> Interval:
-    """Return the interval of all values of a type."""
+    """The interval of all values of a type."""
     return Interval(-INF, INF, nan=True) if is_float(dtype) else limits(dtype)
 
 
@@ -75,7 +75,7 @@ class Bounds:
         self._directions: dict[tuple[Term, str], int | None] = {}
 
     def of(self, term: Term) -> Interval:
-        """Return the values that a term may have."""
+        """The values that a term may have."""
         if term not in self._intervals:
             self._intervals[term] = self._of(term)
         return self._intervals[term]
@@ -129,7 +129,7 @@ class Bounds:
 
 
 def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> int | None:
-    """Return the direction of an operator from the intervals and directions of its operands."""
+    """The direction of an operator from the intervals and directions of its operands."""
     first, last = spans[0], spans[-1]
     if op in _RISING:
         return ways[0]
@@ -153,7 +153,7 @@ def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> i
 
 
 def _together(*ways: int | None) -> int | None:
-    """Return the direction of a sum from those of its parts."""
+    """The direction of a sum from those of its parts."""
     if None in ways:
         return None
     known = {way for way in ways if way}
@@ -161,7 +161,7 @@ def _together(*ways: int | None) -> int | None:
 
 
 def _signed(way: int, other: Interval) -> int | None:
-    """Return the direction of a factor's product with a value of `other`."""
+    """The direction of a factor's product with a value of `other`."""
     if way == 0:
         return 0
     return way if other.low >= 0 else -way if other.high <= 0 else None
@@ -174,7 +174,7 @@ def _fits(span: Interval, dtype: str) -> bool:
 
 
 def _applied(op: str, operands: list[Interval], dtype: str) -> Interval:
-    """Return the interval of an operator's result; every value for an unknown operator."""
+    """The interval of an operator's result; every value for an unknown operator."""
     nan = any(each.nan for each in operands)
     if op == "where":
         test, *branches = operands
@@ -252,7 +252,7 @@ def _hull(values: list[Scalar], nan: bool) -> Interval:
 
 
 def _compared(op: str, a: Interval, b: Interval) -> bool | None:
-    """Return the result of a comparison if it is the same for all values; else None."""
+    """The result of a comparison if it is the same for all values; else None."""
     if op in ("eq", "ne"):
         apart = a.high < b.low or b.high < a.low
         same = a.low == a.high == b.low == b.high
@@ -263,7 +263,7 @@ def _compared(op: str, a: Interval, b: Interval) -> bool | None:
 
 
 def ordinal(value: Scalar, dtype: str) -> int:
-    """Return the rank of a value among the values of its type; neighbours differ by 1."""
+    """The rank of a value among the values of its type; neighbours differ by 1."""
     if not is_float(dtype):
         return int(value)
     code, whole = ("d", "q") if dtype == "float64" else ("f", "i")
@@ -272,7 +272,7 @@ def ordinal(value: Scalar, dtype: str) -> int:
 
 
 def from_ordinal(rank: int, dtype: str) -> Scalar:
-    """Return the value with this rank."""
+    """The value with this rank."""
     if not is_float(dtype):
         return bool(rank) if dtype == "bool" else rank
     code, whole = ("d", "q") if dtype == "float64" else ("f", "i")

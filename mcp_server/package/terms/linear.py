@@ -43,7 +43,7 @@ def linear(
 
 
 def name_of(term: Term) -> str:
-    """Return the name of a term in a sum: `ks0`, `in_ptr0[x0]`."""
+    """The name of a term in a sum: `ks0`, `in_ptr0[x0]`."""
     if isinstance(term, Element):
         return f"{term.parameter}[{say(term.index, name_of)}]"
     return say(term, name_of)
@@ -65,7 +65,7 @@ def over_loops(index: Term) -> Whole | None:
 
 
 def affine(index: Term) -> tuple[int, int] | None:
-    """Return (offset, stride) of an index that is linear in loop variables. None if it is not.
+    """(offset, stride) of an index that is linear in loop variables. None if it is not.
 
     For several variables, the stride is the greatest common divisor of their factors, so some elements at
     this stride may not be read.
@@ -138,7 +138,7 @@ class IndexForm:
 
 
 def read_form(value: Term, loads: Sequence[Element]) -> IndexForm | None:
-    """Return the form of an index computed from `loads`. None if not linear in elements and sizes."""
+    """The form of an index computed from `loads`. None if not linear in elements and sizes."""
     loaded: dict[str, Element] = {}
     for load in loads:
         loaded.setdefault(name_of(load), load)
@@ -166,16 +166,16 @@ class Limit:
 
     @staticmethod
     def of_check(lower: str | None, upper: str | None) -> Limit | None:
-        """Return the limit set by `lower <= index < upper`. None if a bound is not a sum of sizes."""
+        """The limit set by `lower <= index < upper`. None if a bound is not a sum of sizes."""
         least, end = (_bound(text) for text in (lower or "0", upper))
         return Limit(least, end - constant(1)) if least is not None and end is not None else None
 
     def of_element(self, factor: int, rest: Whole) -> Limit:
-        """Return the limit of an element so that `factor * element + rest` stays within this limit."""
+        """The limit of an element so that `factor * element + rest` stays within this limit."""
         return Limit(self.low - rest, self.high - rest, factor)
 
     def numbers(self, values: Mapping[str, int]) -> tuple[int, int] | None:
-        """Return both bounds, inclusive. None if a name has no value."""
+        """Both bounds, inclusive. None if a name has no value."""
         low, high = self.low.value(values), self.high.value(values)
         if low is None or high is None:
             return None
@@ -183,7 +183,7 @@ class Limit:
         return ceil(ends[0]), floor(ends[1])
 
     def texts(self, rename: Callable[[str], str]) -> tuple[str, str] | None:
-        """Return both bounds as expressions. None if they would need a division."""
+        """Both bounds as expressions. None if they would need a division."""
         if (numbers := self.numbers({})) is not None:
             return str(numbers[0]), str(numbers[1])
         if abs(self.factor) != 1:
@@ -193,7 +193,7 @@ class Limit:
 
 
 def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Limit | None:
-    """Return the range of `load` for which the index passes. None if the index has other elements."""
+    """The range of `load` for which the index passes. None if the index has other elements."""
     elements = [name for name in form.linear.factors if name in form.loads]
     if elements != [name_of(load)] or limit is None:
         return None
@@ -210,7 +210,7 @@ def _bound(text: str | None) -> Whole | None:
 
 
 def position_limit(value: Term, ranges: Sequence[Range]) -> str | None:
-    """Return the exclusive limit of an index that is a loop position (`ks1` for `x1`); else None.
+    """The exclusive limit of an index that is a loop position (`ks1` for `x1`); else None.
 
     The limit is the end of its loop (C++), or the modulus that defines it (Triton).
     """

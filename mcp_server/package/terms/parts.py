@@ -29,7 +29,7 @@ _WORDS = 40_000
 
 
 def children(term: Term) -> tuple[Term, ...]:
-    """Return the direct parts of a term: operands, an index, or the body of a reduction and its bounds."""
+    """The direct parts of a term: operands, an index, or the body of a reduction and its bounds."""
     match term:
         case Apply(args=args) | Unread(args=args):
             return args
@@ -252,14 +252,14 @@ def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection
 
 
 def uncast(term: Term) -> Term:
-    """Return a term without the casts around it."""
+    """A term without the casts around it."""
     while isinstance(term, Apply) and term.op == "cast":
         (term,) = term.args
     return term
 
 
 def unwrapped(term: Term) -> Term:
-    """Return the index `i` of `where(i < 0, i + size, i)`; any other term unchanged."""
+    """The index `i` of `where(i < 0, i + size, i)`; any other term unchanged."""
     match term:
         case Apply("where", (Apply("lt", (tested, Number(0))), Apply("add", moved), same)):
             return same if tested is same and same in moved else term
@@ -267,7 +267,7 @@ def unwrapped(term: Term) -> Term:
 
 
 def wrapped_by(term: Term) -> Term | None:
-    """Return the size in `where(i < 0, i + size, i)`. None for any other term."""
+    """The size in `where(i < 0, i + size, i)`. None for any other term."""
     match term:
         case Apply("where", (_, Apply("add", moved), same)) if unwrapped(term) is same:
             return next((each for each in moved if each is not same), None)
@@ -307,13 +307,13 @@ def _plainer(term: Apply) -> Term:
 
 
 def _truth(term: Term) -> Term:
-    """Return `_plainer` of a term, without casts of truth values."""
+    """`_plainer` of a term, without casts of truth values."""
     term = uncast(term) if uncast(term).dtype == "bool" else term
     return _plainer(term) if isinstance(term, Apply) else term
 
 
 def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
-    """Return value and bounds of a minimum of a maximum (or the reverse). None for other terms."""
+    """Value and bounds of a minimum of a maximum (or the reverse). None for other terms."""
     other = {"maximum": "minimum", "minimum": "maximum"}.get(term.op)
     if other is None:
         return None
@@ -327,13 +327,13 @@ def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
 
 
 def unrolled(term: Apply) -> list[Term]:
-    """Return the operands of an unrolled reduction: at least four terms of one shape; else empty."""
+    """The operands of an unrolled reduction: at least four terms of one shape; else empty."""
     found = operands(term)
     return found if len({key(each, _ALIKE)[0] for each in found}) == 1 else []
 
 
 def operands(term: Apply) -> list[Term]:
-    """Return the operands of nested operators of one kind. Empty if fewer than four."""
+    """The operands of nested operators of one kind. Empty if fewer than four."""
     if term.op not in UNROLLED:
         return []
     found: list[Term] = []

@@ -148,7 +148,7 @@ class Store(Access):
 
     @staticmethod
     def of(access: Access, kind: AccessKind, value: Term, mode: str = "plain") -> Store:
-        """Return the store of a value at the place of an access."""
+        """The store of a value at the place of an access."""
         known = {each.name: getattr(access, each.name) for each in fields(access)}
         return Store(**(known | {"kind": kind, "value": value}), mode=mode)
 
@@ -204,11 +204,11 @@ class Program:
         return tuple(each for each in reversed(mine) if before is None or each.line < before)
 
     def check_at(self, line: int) -> Check | None:
-        """Return the check on a 1-based line of the kernel's source. None if there is none."""
+        """The check on a 1-based line of the kernel's source. None if there is none."""
         return next((check for check in self.checks if check.line == line), None)
 
     def defining_line(self, check: Check) -> int | None:
-        """Return the line that computes a checked value, before it is copied or converted; else None."""
+        """The line that computes a checked value, before it is copied or converted; else None."""
         value = uncast(check.value)
         same = (each.line for each in self.definitions if uncast(each.value) is value)
         return next((line for line in same if line < check.line), None)
@@ -237,7 +237,7 @@ class Reader(Translator):
         self.unread: list[int] = []
 
     def named(self, name: str) -> Term:
-        """Return the value of a name at this point."""
+        """The value of a name at this point."""
         raise NotImplementedError
 
     @property

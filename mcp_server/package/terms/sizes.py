@@ -49,7 +49,7 @@ def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
 
 
 def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """Return the elements [first, past the end) that a tensor reaches from its pointer; (0, 0) if empty."""
+    """The elements [first, past the end) that a tensor reaches from its pointer; (0, 0) if empty."""
     if 0 in sizes:
         return 0, 0
     steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
@@ -59,7 +59,7 @@ def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 def index_at(
     offset: int, sizes: Sequence[int], strides: Sequence[int], *, beyond: bool = False
 ) -> tuple[int, ...] | None:
-    """Return the index at an offset from a tensor's pointer. None if no element is there.
+    """The index at an offset from a tensor's pointer. None if no element is there.
 
     With `beyond`, the index in the dimension of the largest stride may exceed its size, and None is returned
     if a dimension of more than one element has no positive stride.

@@ -45,7 +45,7 @@ class Call:
     node: ast.Call | None = field(default=None, compare=False, repr=False)
 
     def argument(self, name: str, position: int) -> Syntax | None:
-        """Return an argument by name or by position. None if absent."""
+        """An argument by name or by position. None if absent."""
         by_name = dict(self.named).get(name)
         return by_name if by_name is not None else self.args[position] if len(self.args) > position else None
 
@@ -114,7 +114,7 @@ class _Cpp:
         self.spans: list[tuple[Syntax, int, int]] = []
 
     def peek(self) -> str:
-        """Return the next token; empty at the end of the text."""
+        """The next token; empty at the end of the text."""
         match = _TOKEN.match(self.text, self.at)
         if match is None and self.text[self.at :].strip():
             raise NotRead(self.text[self.at :])
@@ -145,7 +145,7 @@ class _Cpp:
         return left
 
     def following(self) -> int:
-        """Return where the next token begins."""
+        """Where the next token begins."""
         return self.end - len(token) if (token := self.peek()) else self.at
 
     def prefix(self) -> Syntax:

@@ -115,20 +115,20 @@ _DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
 
 
 def dtype_of(text: str) -> str | None:
-    """Return the type that C++ or Triton spells as `at::BFloat16`, `const int64_t*`, `tl.float32`."""
+    """The type that C++ or Triton spells as `at::BFloat16`, `const int64_t*`, `tl.float32`."""
     match = _DTYPE.match(text.strip().replace("*", ""))
     name = match[1].removeprefix("tl.").removesuffix("_t") if match else ""
     return name if name in DTYPES else _TYPES.get(name)
 
 
 def type_of(text: str) -> str | None:
-    """Return the type that a cast names; an address type begins with a star: `*float32` for `float*`."""
+    """The type that a cast names; an address type begins with a star: `*float32` for `float*`."""
     dtype = dtype_of(text)
     return f"*{dtype}" if dtype and "*" in text else dtype
 
 
 def promoted(*dtypes: str) -> str:
-    """Return the type in which C++ and Triton compute: the widest, or float32 for float16 with bfloat16.
+    """The type in which C++ and Triton compute: the widest, or float32 for float16 with bfloat16.
 
     An address remains an address after an addition.
     """
@@ -140,7 +140,7 @@ def promoted(*dtypes: str) -> str:
 
 
 def whole_dtype(value: int) -> str:
-    """Return the type of an integer in a kernel's code."""
+    """The type of an integer in a kernel's code."""
     return "int32" if -(1 << 31) <= value < 1 << 31 else "int64"
 
 
@@ -148,7 +148,7 @@ _BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # the bits in `float8_e4m3fn`; `b
 
 
 def itemsize_of(dtype: str) -> int:
-    """Return the bytes of one element. 1 for an unknown dtype."""
+    """The bytes of one element. 1 for an unknown dtype."""
     found = _BITS.match(dtype)
     return int(found["bits"]) // 8 if found else 1
 

@@ -66,7 +66,7 @@ _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
 
 
 def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
-    """Return an expression's operator and operands; the operator is "" if it is not an operator on values."""
+    """An expression's operator and operands; the operator is "" if it is not an operator on values."""
     match syntax:
         case Operation(op="div", args=(Literal(value=1), Call(name="std::sqrt", args=args))):
             return "rsqrt", args  # as torch/_inductor/codegen/cpp.py writes it for scalars
@@ -88,19 +88,19 @@ class Translator:
         self._look, self.masks_hold = look, masks_hold
 
     def look(self, name: str) -> Term:
-        """Return the value of a name."""
+        """The value of a name."""
         return self._look(name)
 
     def loaded(self, pointer: Term, _mask: Term | None = None, _other: Term | None = None, /) -> Term:
-        """Return the value at an address; `_other` where the mask does not hold."""
+        """The value at an address; `_other` where the mask does not hold."""
         return Unread(f"*{say(pointer)}", args=(pointer,))
 
     def called(self, _call: Call, /) -> Term | None:
-        """Return the result of a call that only the subclass knows. None for other calls."""
+        """The result of a call that only the subclass knows. None for other calls."""
         return None
 
     def under(self, _test: Term, value: Callable[[], Term], /) -> Term:
-        """Return a value that is computed only where a test holds."""
+        """A value that is computed only where a test holds."""
         return value()
 
     def on_axis(self, value: Term, _axis: int, /) -> Term:
@@ -108,7 +108,7 @@ class Translator:
         return value
 
     def term(self, syntax: Syntax) -> Term:
-        """Return the term of an expression."""
+        """The term of an expression."""
         match syntax:
             case Literal(value=value, dtype=dtype):
                 return Number(value, dtype)
@@ -211,7 +211,7 @@ Operand = Callable[[int], Term]
 
 
 def _limit(what: str, template: str) -> Term:
-    """Return a constant of `std::numeric_limits`."""
+    """A constant of `std::numeric_limits`."""
     dtype = dtype_of(template) or "float32"
     values: dict[str, Scalar] = {"infinity": math.inf, "quiet_NaN": math.nan}
     span = limits(dtype)
@@ -231,7 +231,7 @@ def cast(value: Term, dtype: str | None) -> Term:
 
 
 def inverted(test: Term) -> Term:
-    """Return the negation of a test."""
+    """The negation of a test."""
     if isinstance(test, Number):
         return Number(not test.value, "bool")
     return test.args[0] if isinstance(test, Apply) and test.op == "not" else Apply("not", (test,), "bool")
@@ -251,7 +251,7 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
 
 
 def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
-    """Return the operands of an integer floor division in C++ form. None for other choices.
+    """The operands of an integer floor division in C++ form. None for other choices.
 
     `(a < 0) != (b < 0) ? (a % b != 0 ? a / b - 1 : a / b) : a / b` (cpp.py `floordiv`, torch 2.8-2.12).
     """
@@ -273,7 +273,7 @@ def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | 
 
 
 def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
-    """Return the operands of a remainder with its divisor's sign, like Python's `%`; else None.
+    """The operands of a remainder with its divisor's sign, like Python's `%`; else None.
 
     `r != 0 & (r < 0) != (b < 0) ? r + b : r` with `r = a % b` (`remainder` in
     torch/_inductor/codegen/common.py, torch 2.8-2.15); C++ code uses `signbit` for `r < 0`.
@@ -308,7 +308,7 @@ def _is_shift(test: Term, first: Term, second: Term) -> bool:
 
 
 def _signed(term: Term) -> Term | None:
-    """Return the value that a term tests for being negative. None for other terms."""
+    """The value that a term tests for being negative. None for other terms."""
     match term:
         case Apply("lt", (value, Number(value=0))) | Apply("signbit", (value,)):
             return value

@@ -233,7 +233,7 @@ class _Reader(Functions):
     def _gathered(
         self, name: str, before: Value | None, marker: Unread | None, after: Value | None, loop: Range
     ) -> Term:
-        """Return the reduction that a loop accumulates in a name, from what each iteration adds."""
+        """The reduction that a loop accumulates in a name, from what each iteration adds."""
         test: Term | None = None
         match after:
             case Apply(op="where", args=(condition, inner, kept)) if kept is marker:
@@ -295,7 +295,7 @@ def _mentions(term: Term) -> bool:
 
 
 def _step(after: Value | None, marker: Unread) -> Term | None:
-    """Return the step by which a name grows in each iteration. None if the step varies."""
+    """The step by which a name grows in each iteration. None if the step varies."""
     match after:
         case Apply(op="add", args=args, dtype=dtype) if not is_float(dtype) and marker in args:
             others = [each for each in args if each is not marker]

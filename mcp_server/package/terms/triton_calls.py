@@ -71,7 +71,7 @@ class Functions(Reader):
         raise NotImplementedError
 
     def value(self, node: ast.expr) -> Value:
-        """Return the value of an expression: a term, or several terms."""
+        """The value of an expression: a term, or several terms."""
         if isinstance(node, ast.Tuple):
             return tuple(self.read(each) for each in node.elts)
         if isinstance(node, ast.Call):
@@ -85,7 +85,7 @@ class Functions(Reader):
         return self.read(node)
 
     def read(self, node: ast.expr) -> Term:
-        """Return the value of an expression as one term."""
+        """The value of an expression as one term."""
         try:
             return self.term(read_python(node))
         except (NotRead, IndexError):
@@ -128,7 +128,7 @@ class Functions(Reader):
         return chosen(mask, value, cast(other, value.dtype) if is_float(value.dtype) else other)
 
     def called(self, call: Call) -> Term | None:
-        """Return the result of a function of Triton or of the kernel's source. None for other calls."""
+        """The result of a function of Triton or of the kernel's source. None for other calls."""
         last = call.name.rpartition(".")[2]
         several = self._several(call)
         if several is not None:
@@ -172,14 +172,14 @@ class Functions(Reader):
         return None
 
     def _block(self, call: Call) -> Term:
-        """Return a pointer to a block, whose elements are not read."""
+        """A pointer to a block, whose elements are not read."""
         given = (*call.args, *(each for _, each in call.named if not isinstance(each, Call)))
         terms = tuple(self.term(each) for each in given if not isinstance(each, Call) or each.name != "[]")
         address = next((each.dtype for each in terms if is_address(each.dtype)), "*float32")
         return Unread(call.name, address, terms)
 
     def _several(self, call: Call) -> Value | None:
-        """Return the results of a function that may have several. None for other functions."""
+        """The results of a function that may have several. None for other functions."""
         last = call.name.rpartition(".")[2]
         if call.receiver is None and call.name in self.functions:
             return self._inlined(self.functions[call.name], call)
@@ -234,7 +234,7 @@ class Functions(Reader):
         return cast(term, dtype) if dtype else Unread("to", args=(term,))
 
     def _dtype(self, given: object) -> str | None:
-        """Return the dtype that `tl.float16`, `x.dtype` or `x_ptr.dtype.element_ty` names, if known."""
+        """The dtype that `tl.float16`, `x.dtype` or `x_ptr.dtype.element_ty` names, if known."""
         if not isinstance(given, Name):
             return None
         variable, dot, of = re.sub(r"\.type\b", ".dtype", given.name).partition(".dtype")
@@ -249,7 +249,7 @@ class Functions(Reader):
         return cast(value, known) if known else value if dtype is None else Unread("full", args=(value,))
 
     def _inlined(self, function: ast.FunctionDef, call: Call) -> Value:
-        """Return what a function of the same source returns for these arguments."""
+        """What a function of the same source returns for these arguments."""
         if self.depth >= DEEPEST:
             return Unread(call.name)
         names = [argument.arg for argument in function.args.args]
@@ -375,7 +375,7 @@ def constants_of(source: str) -> dict[str, int]:
 
 
 def function_of(kernel: Source) -> ast.FunctionDef | None:
-    """Return the kernel's own function, the last one in its source. None if it cannot be parsed."""
+    """The kernel's own function, the last one in its source. None if it cannot be parsed."""
     tree = parsed(kernel.source)
     body = reversed(tree.body) if tree is not None else ()
     return next((node for node in body if isinstance(node, ast.FunctionDef)), None)

@@ -74,7 +74,7 @@ class Whole:
         return summed(products)
 
     def coefficient(self, name: str) -> Whole:
-        """Return the factor of the name in the products that contain it exactly once."""
+        """The factor of the name in the products that contain it exactly once."""
         found = []
         for product, count in self.terms:
             if product.count(name) == 1:
@@ -169,7 +169,7 @@ Bounds: TypeAlias = Callable[[Whole], "tuple[Whole, Whole] | None"]
 
 
 def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
-    """Return floor quotient and remainder of a division by a positive value."""
+    """Floor quotient and remainder of a division by a positive value."""
     exact: list[tuple[Product, int]] = []
     rest: list[tuple[Product, int]] = []
     for term in value.terms:

@@ -129,7 +129,7 @@ def _copied(container: Any) -> Any:
 
 
 def _end(dim: Any, bound: str, default: int) -> int:
-    """Return a bound of a `Dim`, or the default if it has none."""
+    """A bound of a `Dim`, or the default if it has none."""
     value = getattr(dim, bound, None)
     return value if isinstance(value, int) else default
 
@@ -141,7 +141,7 @@ def _even(least: int, size: int) -> int:
 
 
 def spent() -> float:
-    """Return the processor seconds of this process and of the children that have ended."""
+    """The processor seconds of this process and of the children that have ended."""
     return sum(os.times()[:4])
 
 
@@ -221,7 +221,7 @@ def _tried(trying: Trying, failing: Failing, found: Iterator[Change], depth: int
 
 
 def _behind(failing: Failing, change: Change, error: BaseException) -> Failing | None:
-    """Return the failure after a change, if it is at another line, in the compile or in a size, or None."""
+    """The failure after a change, if it is at another line, in the compile or in a size, or None."""
     if change.owner is None:
         sized = replace(failing, error=error, lines=[])
         return sized if SUGGESTED in words(sized) and SUGGESTED not in words(failing) else None
@@ -279,7 +279,7 @@ def silent() -> Iterator[None]:
 
 
 def _sizes(failing: Failing, step: str) -> dict[tuple[int, int], int]:
-    """Return the sizes of the dynamic dimensions at a step, by leaf and dimension."""
+    """The sizes of the dynamic dimensions at a step, by leaf and dimension."""
     leaves = pytree.tree_leaves((failing.args, failing.kwargs))
     return {
         (n, dim): STEPS[step](leaves[n].shape[dim], declared)
@@ -288,7 +288,7 @@ def _sizes(failing: Failing, step: str) -> dict[tuple[int, int], int]:
 
 
 def _resized(failing: Failing, step: str) -> tuple[Any, Any] | None:
-    """Return the inputs of a step. None if that is impossible or gives the example again."""
+    """The inputs of a step. None if that is impossible or gives the example again."""
     if step in VALUES:  # torch does not see the tensors of a dataclass that is not registered
         if any(map(is_dataclass, pytree.tree_leaves((failing.args, failing.kwargs)))):
             return None
@@ -301,7 +301,7 @@ def _resized(failing: Failing, step: str) -> tuple[Any, Any] | None:
 
 
 def _eager(failing: Failing, step: str) -> Any:
-    """Return the result of eager mode for the inputs of a step. None if there are no such inputs."""
+    """The result of eager mode for the inputs of a step. None if there are no such inputs."""
     given = _resized(failing, step)
     return failing.module(*given[0], **given[1]) if given is not None else None
 
@@ -363,7 +363,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
 
 
 def time_left() -> float:
-    """Return the seconds until AOTI_DEBUG_UNTIL, which is before the time limit. Infinite if it is unset."""
+    """The seconds until AOTI_DEBUG_UNTIL, which is before the time limit. Infinite if it is unset."""
     return float(os.environ.get("AOTI_DEBUG_UNTIL") or "inf") - time.time()
 
 
@@ -388,7 +388,7 @@ def in_time() -> Iterator[None]:
 
 
 def _with_example(failing: Failing, change: Change) -> Failing:
-    """Return the export to try: with the module and example inputs of the change, if it has some."""
+    """The export to try: with the module and example inputs of the change, if it has some."""
     args, kwargs = change.convert(change.example or (failing.args, failing.kwargs))
     module = failing.module if change.module is None else change.module()
     return replace(failing, module=module, args=args, kwargs=kwargs)
@@ -427,7 +427,7 @@ def exported(failing: Failing, options: dict[str, Any]) -> Any:
 
 
 def compile_with(configs: Any) -> Callable[..., Any]:
-    """Return a function that compiles a program. Unless it gets a path, it removes the package."""
+    """A function that compiles a program. Unless it gets a path, it removes the package."""
 
     def again(program: Any, path: str = "") -> None:
         compile_ = torch._inductor.aoti_compile_and_package
@@ -461,7 +461,7 @@ def widened(failing: Failing, shapes: Shapes) -> list[Attempt]:
 
 
 def _sizes_in(declared: list[Any], shapes: Shapes, names: list[str]) -> dict[str, list[int]]:
-    """Return the sizes of each dynamic dimension in the calls, by its name."""
+    """The sizes of each dynamic dimension in the calls, by its name."""
     sizes: dict[str, list[int]] = {name: [] for name in names}
     for name, (place, _, axis, _) in zip(names, declared):
         found = (shape[place] for shape in shapes if len(shape) > place)
@@ -470,7 +470,7 @@ def _sizes_in(declared: list[Any], shapes: Shapes, names: list[str]) -> dict[str
 
 
 def narrowed(failing: Failing, shapes: Shapes) -> Failing | None:
-    """Return the failed export with ranges that include the sizes of the calls.
+    """The failed export with ranges that include the sizes of the calls.
 
     With `Dim.DYNAMIC` and `Dim.AUTO`, torch silently narrows a range to what the lines of the model accept.
     None if there are no such dimensions, or if this export takes the sizes.
@@ -551,7 +551,7 @@ def _with_bound(failing: Failing, dim: Any, bound: str, size: int) -> Attempt:
 
 
 def declaration(failing: Failing, name: str, bound: str, size: int) -> tuple[str, int, str, str]:
-    """Return file, line and text of the line that declares a `Dim`, and the text with another bound.
+    """File, line and text of the line that declares a `Dim`, and the text with another bound.
 
     If there is no such line, or several, the texts name only the `Dim`.
     """
@@ -596,7 +596,7 @@ def changed_by_a_call(failing: Failing) -> list[tuple[str, str]]:
 
 
 def python_state(module: torch.nn.Module) -> dict[tuple[str, str], list[Any]]:
-    """Return attributes that forward may change but a package cannot: their parts by (module, attribute).
+    """Attributes that forward may change but a package cannot: their parts by (module, attribute).
 
     Each part is (value or id, version count of a tensor, object). The object is kept alive so that no other
     object gets its id.
@@ -722,7 +722,7 @@ def _varied(failing: Failing) -> Iterator[tuple[Any, Any]]:
 
 
 def _with_buffer(owner: torch.nn.Module, name: str, state: Any) -> tuple[Change, str, str] | None:
-    """Return the change of the methods that use the state, and their code before and after, or None."""
+    """The change of the methods that use the state, and their code before and after, or None."""
     own = [each for each in functions(owner) if isinstance(owner, each[0]) and each[1] != "__init__"]
     made = transformed(own, partial(InBuffer, name, state))
     lines = [line for *_, changed in made for line in changed]

@@ -149,7 +149,7 @@ def holds(function: Any, place: Place) -> bool:
 
 
 def changing(module: torch.nn.Module, name: str) -> tuple[str, list[Place]]:
-    """Return the type of an attribute, and the first line of `forward` or its helpers that changes it."""
+    """The type of an attribute, and the first line of `forward` or its helpers that changes it."""
     kind = type(getattr(module, name, None)).__name__
     for function in _of_forward(module):
         for node in _nodes_of(function):
@@ -288,7 +288,7 @@ def with_sizes(failing: Failing, sizes: dict[tuple[int, int], int]) -> tuple[Any
 
 
 def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the dynamic shapes with `change` applied to each dynamic dimension."""
+    """The dynamic shapes with `change` applied to each dynamic dimension."""
     if isinstance(shapes, dict):
         return {key: with_dims(value, change) for key, value in shapes.items()}
     if isinstance(shapes, (list, tuple)):
@@ -297,7 +297,7 @@ def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def name_of(dim: Any) -> str:
-    """Return the name of a `Dim`. Empty for `Dim.DYNAMIC` and `Dim.AUTO`."""
+    """The name of a `Dim`. Empty for `Dim.DYNAMIC` and `Dim.AUTO`."""
     return str(getattr(dim, "__name__", ""))
 
 
@@ -534,7 +534,7 @@ def _containers(known: list[Any]) -> Iterator[None]:
 
 
 def registration(owner: torch.nn.Module, name: str) -> tuple[Place, Any, str] | None:
-    """Return place, syntax tree of the value, and code of the statement that sets a parameter or buffer."""
+    """Place, syntax tree of the value, and code of the statement that sets a parameter or buffer."""
     for _, _, function in functions(owner):
         for node in _nodes_of(function):
             value = None
@@ -549,7 +549,7 @@ def registration(owner: torch.nn.Module, name: str) -> tuple[Place, Any, str] | 
 
 
 def tree_of(function: Any) -> ast.Module | None:
-    """Return the syntax tree of a function, with line numbers of its file. None if it has no source."""
+    """The syntax tree of a function, with line numbers of its file. None if it has no source."""
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
@@ -663,7 +663,7 @@ def transformed(known: Iterable[tuple[Any, str, Any]], kind: Any) -> list[Any]:
 
 
 def swap(owner: Any, name: str, new: Any) -> tuple[Any, str, Any, Any]:
-    """Return the row of `replaced` that puts a function, or its code, where `reachable` found another."""
+    """The row of `replaced` that puts a function, or its code, where `reachable` found another."""
     return owner, name, getattr(owner, name), new.__code__ if name == "__code__" else new
 
 
@@ -723,7 +723,7 @@ def as_operator(failing: Failing, text: str, runs: Sequence[Callable[[], Any]]) 
 def _of_end(
     function: Any, tree: Any, start: int, runs: Sequence[Callable[[], Any]], at: tuple[Any, str]
 ) -> Change | None:
-    """Return the change that makes `body[start:]` an operator. None if no operator can have its types."""
+    """The change that makes `body[start:]` an operator. None if no operator can have its types."""
     body = tree.body[0].body
     end, body[start:] = body[start:], []
     values = _values_at(function, end[0].lineno, runs[0])
@@ -782,7 +782,7 @@ def _without_self(node: Any, _context: Any) -> Any:
 
 
 def _values_at(function: Any, line: int, run: Callable[[], Any]) -> dict[str, Any]:
-    """Return the local variables of a function when a run first reaches this line."""
+    """The local variables of a function when a run first reaches this line."""
     found: list[dict[str, Any]] = []
 
     def look(frame: Any, event: str, _argument: Any) -> Any:
@@ -802,7 +802,7 @@ def _values_at(function: Any, line: int, run: Callable[[], Any]) -> dict[str, An
 
 
 def stop(failing: Failing) -> Place | None:
-    """Return the innermost line of the model that the error names. None if it names none."""
+    """The innermost line of the model that the error names. None if it names none."""
     known = [function for *_, function in reachable(failing.module)]
     return next((place for place in places(failing) if any(holds(each, place) for each in known)), None)
 
@@ -817,7 +817,7 @@ LAYERS = [
 
 
 def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
-    """Return advice about a layer that needs a fixed size. Empty if no failing line calls such a layer."""
+    """Advice about a layer that needs a fixed size. Empty if no failing line calls such a layer."""
     for place in filter(None, (stop(failing), *failing.lines, *reached)):
         for name in re.findall(r"self\.(\w+)\(", linecache.getline(*place)):
             layers = [getattr(module, name, None) for module in failing.module.modules()]
@@ -828,7 +828,7 @@ def advice(failing: Failing, reached: Sequence[Place] = ()) -> str:
 
 
 def words(failing: Failing) -> str:
-    """Return the text of the error and of the errors that led to it."""
+    """The text of the error and of the errors that led to it."""
     return "\n".join(f"{type(each).__name__}: {each}" for each in chain(failing.error))
 
 
@@ -857,7 +857,7 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
 def _of_row(
     row: Rewrite, tree: Any, line: int, failing: Failing, function: Any, at: tuple[Any, str]
 ) -> Change | None:
-    """Return the rewrite of a row at a line of a function. None if the row does not fit the line."""
+    """The rewrite of a row at a line of a function. None if the row does not fit the line."""
     place = _innermost(tree.body[0], line, row.of)
     if place is None:
         return None

@@ -524,7 +524,7 @@ def weights_of(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def guards_of(program: Any) -> Any:
-    """Return the guards of an exported program's sizes: the list itself, to which a compile appends."""
+    """The guards of an exported program's sizes: the list itself, to which a compile appends."""
     for node in program.graph.nodes:
         for size in getattr(node.meta.get("val"), "shape", ()) if node.op == "placeholder" else ():
             if isinstance(size, torch.SymInt):
@@ -533,7 +533,7 @@ def guards_of(program: Any) -> Any:
 
 
 def own_copies(arguments: tuple[Any, Any], cap: int) -> tuple[Any, Any]:
-    """Return copies of arguments, so that the program's own are freed when they are without the hook."""
+    """Copies of arguments, so that the program's own are freed when they are without the hook."""
     if storage_bytes(only_tensors(arguments)) <= cap:
         with contextlib.suppress(Exception):  # a tensor that has a gradient function cannot be copied
             return copy.deepcopy(arguments)
@@ -560,7 +560,7 @@ def keep_lines(tracer: Any = None) -> None:
 
     @functools.wraps(original)
     def choose(self: Any, summary: traceback.StackSummary) -> traceback.StackSummary:
-        """Return the frames that torch keeps, and the user's own frames that the first of them called."""
+        """The frames that torch keeps, and the user's own frames that the first of them called."""
         frames = original(self, summary)
         kept = {id(frame) for frame in frames}
         start = next((i for i, frame in enumerate(summary) if id(frame) in kept), len(summary))

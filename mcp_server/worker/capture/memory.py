@@ -31,12 +31,12 @@ from .streams import Snapshot, Streams, storage_of
 
 
 def version_of(leaf: Any) -> int:
-    """Return the version count. 0 for tensors of inference mode, which have none."""
+    """The version count. 0 for tensors of inference mode, which have none."""
     return 0 if leaf.is_inference() else int(leaf._version)
 
 
 def address_of(leaf: Any) -> int:
-    """Return the address of the storage of a plain tensor. 0 for anything else."""
+    """The address of the storage of a plain tensor. 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
@@ -80,7 +80,7 @@ class Outputs:
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
     def places_of(self, tensors: Iterable[torch.Tensor], call: int) -> list[int]:
-        """Return the positions of these tensors among the outputs of a call. Empty if any is no output."""
+        """The positions of these tensors among the outputs of a call. Empty if any is no output."""
         outputs = [(place, output()) for of, place, output in list(self.known) if of == call]
         known = {_memory(tensor): place for place, tensor in outputs if tensor is not None}
         found = [known.get(_memory(tensor), -1) for tensor in tensors]
@@ -136,7 +136,7 @@ class Aliases:
         self.told = 0
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[InputMemory | None]:
-        """Return the memory of the inputs of a call, without keeping it alive."""
+        """The memory of the inputs of a call, without keeping it alive."""
         found: list[InputMemory | None] = []
         for leaf in leaves:
             address = address_of(leaf)
@@ -209,7 +209,7 @@ class Aliases:
 
 
 def _values(output: torch.Tensor) -> str:
-    """Return a digest of a small CPU output. Empty for others."""
+    """A digest of a small CPU output. Empty for others."""
     small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
@@ -270,7 +270,7 @@ class _Constant:
         return checksum(now) != self.digest
 
     def memory(self) -> torch.Tensor | None:
-        """Return a view of the original memory, even if the original tensor is gone. None if it was freed."""
+        """A view of the original memory, even if the original tensor is gone. None if it was freed."""
         if self.storage is None or self.view is None:
             return None
         storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
@@ -322,7 +322,7 @@ class Managed:
         return [known[place][0] for place in unmapped([memory for _, memory in known])]
 
     def counts(self, load: int) -> dict[str, int]:
-        """Return the counts of in-place writes, by constant."""
+        """The counts of in-place writes, by constant."""
         known = self.known.get(load, {}).items()
         return {name: constant.count._version for name, constant in known if constant.count is not None}
 

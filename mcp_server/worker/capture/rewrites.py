@@ -195,7 +195,7 @@ class Unconverted(ast.NodeTransformer):
 
 
 def as_tensors(test: Node, before: list[Node]) -> Node:
-    """Return a test as a tensor. The statements before it show which variables are numbers."""
+    """A test as a tensor. The statements before it show which variables are numbers."""
     known = {name: value for each in before for name, value in values_of(each)}
     ends = r"\.(shape|(size|item)\(\))$"
     numbers = {n for n, value in known.items() if is_size(value) or re.search(ends, ast.unparse(value))}
@@ -203,7 +203,7 @@ def as_tensors(test: Node, before: list[Node]) -> Node:
 
 
 def negated(test: Node) -> Node:
-    """Return the tensor `not test`, without a double negation."""
+    """The tensor `not test`, without a double negation."""
     if not calls_method(test, "logical_not"):
         return parsed("torch.logical_not(T)", T=test)
     inner = test.args[0]
@@ -294,7 +294,7 @@ def values_of(node: Node) -> list[Any]:
 
 
 def value_of(node: Node) -> Node:
-    """Return the value that a statement assigns, for `x += y` the sum `x + y`."""
+    """The value that a statement assigns, for `x += y` the sum `x + y`."""
     target = getattr(node, "target", None)
     return ast.BinOp(parsed(ast.unparse(target)), node.op, node.value) if target is not None else node.value
 
@@ -339,7 +339,7 @@ def of_remainder(node: Node, context: Context) -> Block:
 
 
 def _padded(node: Node, context: Context, missing: Node, new: Node) -> Block:
-    """Return the only statement of an `if`, with `new` in place of the expression `missing`."""
+    """The only statement of an `if`, with `new` in place of the expression `missing`."""
     body = only(node.body, ast.Assign) if isinstance(node, ast.If) and not node.orelse else None
     text = ast.unparse(missing)
     change = in_expression(lambda each, _context: new if ast.unparse(each) == text else None)
@@ -390,7 +390,7 @@ def written_out(body: list[Node]) -> list[Node]:
 
 
 def handed_on(names: list[str], before: list[Node], body: list[Node]) -> Any:
-    """Return code for variables before a loop and after a pass, cloned where two may share a tensor."""
+    """Code for variables before a loop and after a pass, cloned where two may share a tensor."""
     kinds = {name: type(value) for part in before for name, value in values_of(part)}
     wrapped = {ast.Constant: "torch.as_tensor({})", ast.Name: "{}.clone()"}
     ends = {name: type(value) for part in body for name, value in values_of(part)}
@@ -459,7 +459,7 @@ def without_append(body: list[Node], before: list[Node]) -> tuple[list[Node], li
 
 
 def grown_by(node: Node) -> tuple[str, Node, int] | None:
-    """Return variable, added part and dimension of `x = torch.cat([x, part], dim)`. None for others."""
+    """Variable, added part and dimension of `x = torch.cat([x, part], dim)`. None for others."""
     name, call = assigned(node), getattr(node, "value", node) or node
     joined = call.args[:1] if calls_method(call, "cat", "concat", "concatenate") else []
     parts = [part for each in joined for part in getattr(each, "elts", ())]
@@ -475,7 +475,7 @@ def in_tuple(parts: list[str]) -> str:
 
 
 def slices_of(node: Node, context: Context) -> str | None:
-    """Return code for the tensor or tuple of tensors whose slices a `for` takes. None if it takes none."""
+    """Code for the tensor or tuple of tensors whose slices a `for` takes. None if it takes none."""
     if calls(node, "range") and len(node.args) < 3:
         device = f", device={context.parameters[0]}.device" if context.parameters else ""
         bounds = ", ".join(ast.unparse(without_conversion(each)) for each in node.args)
@@ -570,7 +570,7 @@ def picked(statement: Node, context: Context) -> Block:
     numbers = {name: value for each in context.before for name, value in values_of(each)}
 
     def each_of(node: Node) -> Any:
-        """Return the expression with the number replaced by `n`, the container, and the number's tensor."""
+        """The expression with the number replaced by `n`, the container, and the number's tensor."""
         if isinstance(node, ast.Subscript):
             inner = each_of(node.slice)
             if inner is not None:
@@ -639,7 +639,7 @@ torch._check(size <= {name}.shape[{dim}])
 
 
 def _until_exit(node: Node, used: Any, known: Any) -> list[Node]:
-    """Return statements that change variables only while `going`, or, for the exit, one that sets `going`.
+    """Statements that change variables only while `going`, or, for the exit, one that sets `going`.
 
     Empty if the statement does not fit. `used`: variables needed after a pass; `known`: set before the loop.
     """
@@ -712,7 +712,7 @@ def of_parts(node: Node, context: Context) -> Node | None:
 
 
 def complex_tensor(node: Node) -> Node:
-    """Return code for a tensor of a number, and other code as it is."""
+    """Code for a tensor of a number, and other code as it is."""
     with contextlib.suppress(ValueError, TypeError):
         value = complex(ast.literal_eval(node))
         parts = (f"torch.tensor({part + 0.0})" for part in (value.real, value.imag))
@@ -848,7 +848,7 @@ UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an e
 
 
 def as_tuple(node: Node, context: Context) -> Block:
-    """Return a plain tuple: a package cannot have the types that `torch.topk` and others return."""
+    """A plain tuple: a package cannot have the types that `torch.topk` and others return."""
     if not isinstance(node, ast.Return) or node.value is None:
         return None
     return [ast.Return(parsed("tuple(X)", X=node.value)), *context.after]
@@ -1015,5 +1015,5 @@ WHOLE = [
 
 
 def fitting(text: str, stage: str, rows: list[Rewrite] = REWRITES) -> list[Rewrite]:
-    """Return the rows that match the stage and the text of the error."""
+    """The rows that match the stage and the text of the error."""
     return [each for each in rows if each.stage == stage and re.search(each.text, text)]

@@ -52,7 +52,7 @@ class _Watch(TorchDispatchMode):
 
 
 def call_of(name: str, run: Callable[[], Any]) -> Call | None:
-    """Return the first call of the operator in `run`. None if there is none, or if `run` fails."""
+    """The first call of the operator in `run`. None if there is none, or if `run` fails."""
     with contextlib.suppress(Exception), torch.no_grad(), _Watch(name) as watch:
         run()
         return watch.call
@@ -60,7 +60,7 @@ def call_of(name: str, run: Callable[[], Any]) -> Call | None:
 
 
 def written(name: str, calls: list[Call]) -> str:
-    """Return the code of a fake function that fits all calls. Empty if no simple one does."""
+    """The code of a fake function that fits all calls. Empty if no simple one does."""
     space, _, operator = name.partition("::")
     packet = getattr(getattr(torch.ops, space), operator, None)
     schema = getattr(getattr(packet, "default", None), "_schema", None)
@@ -79,7 +79,7 @@ def written(name: str, calls: list[Call]) -> str:
 
 
 def _output(calls: list[Call], outputs: list[Any]) -> str:
-    """Return an expression for one output of the calls. Empty if none fits."""
+    """An expression for one output of the calls. Empty if none fits."""
     if not all(isinstance(each, torch.Tensor) for each in outputs):
         return ""
     tensors = [n for n, value in calls[0].arguments.items() if isinstance(value, torch.Tensor)]
@@ -108,7 +108,7 @@ def _same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _size(given: dict[str, list[torch.Tensor]], wanted: list[int], at: int) -> str:
-    """Return an expression for a size of an output, which is `wanted` in each call. Empty if none fits.
+    """An expression for a size of an output, which is `wanted` in each call. Empty if none fits.
 
     It is the size of an argument, if possible in the same dimension `at`, or a number. If it varies between
     calls with equal shapes, it depends on values, and is a new dynamic size.
@@ -158,7 +158,7 @@ class Restriction:
 
 
 def restrictions_of(program: Any, guards: list[Any]) -> list[Restriction]:
-    """Return the guards that are equations, with the operators named like the function that added each."""
+    """The guards that are equations, with the operators named like the function that added each."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     found = []
     for guard in guards:
@@ -173,7 +173,7 @@ def _name(node: Any) -> str:
 
 
 def symbols_of(program: Any) -> dict[tuple[str, int, int], Any]:
-    """Return the symbol of each dynamic dimension, by input, number among the tensors, and dimension."""
+    """The symbol of each dynamic dimension, by input, number among the tensors, and dimension."""
     inputs = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs]
     tensors = [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
@@ -188,12 +188,12 @@ def symbols_of(program: Any) -> dict[tuple[str, int, int], Any]:
 
 
 def places(program: Any) -> dict[Any, tuple[str, int, int]]:
-    """Return the first dynamic dimension of each symbol, as in `symbols_of`."""
+    """The first dynamic dimension of each symbol, as in `symbols_of`."""
     return {symbol: place for place, symbol in reversed(list(symbols_of(program).items()))}
 
 
 def broken(restrictions: list[Restriction], known: dict[Any, Any], shape: Shape) -> list[Restriction]:
-    """Return the restrictions that the sizes of a call violate."""
+    """The restrictions that the sizes of a call violate."""
     sizes = {
         symbol: shape[number][dim]
         for symbol, (_, number, dim) in known.items()
@@ -231,7 +231,7 @@ def fixed_sizes(
 
 
 def _lines(node: Any) -> list[dict[str, Any]]:
-    """Return the innermost line outside torch that created a node."""
+    """The innermost line outside torch that created a node."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace") or ""))
     found = [each for each in lines if not each[0].startswith(TORCH)][-1:]
     return [

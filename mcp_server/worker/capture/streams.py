@@ -26,7 +26,7 @@ DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """Return a weak reference to the storage of a tensor."""
+    """A weak reference to the storage of a tensor."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())

@@ -109,7 +109,7 @@ class Decisions:
 
 
 def lowered_operator() -> str:
-    """Return the operator that is being lowered, such as `aten.sin.default`."""
+    """The operator that is being lowered, such as `aten.sin.default`."""
     from torch._inductor.virtualized import V
 
     node = getattr(V, "current_node", None) or getattr(V.graph, "current_node", None)
@@ -117,13 +117,13 @@ def lowered_operator() -> str:
 
 
 def operator_name(text: str) -> str:
-    """Return `aten.addmm.default` for the text `<OpOverload(op='aten.addmm', overload='default')>`."""
+    """`aten.addmm.default` for the text `<OpOverload(op='aten.addmm', overload='default')>`."""
     parts = text.split("'")
     return "{}.{}".format(parts[1], parts[3]) if len(parts) > 3 else text
 
 
 def difference(before: Any, after: Any) -> Any:
-    """Return the lines that a pass removed from the graph and added to it, up to a limit."""
+    """The lines that a pass removed from the graph and added to it, up to a limit."""
     lines = difflib.unified_diff(before, after, lineterm="", n=0)
     changed = [line[:200] for line in lines if line[:2] not in ("--", "++", "@@")]
     return changed[:MOST_LINES]

@@ -80,7 +80,7 @@ def is_unit(node: torch.fx.Node) -> bool:
 
 
 def picks_from(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the node with several results from which this node picks one. None if it picks none."""
+    """The node with several results from which this node picks one. None if it picks none."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
     several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))
@@ -232,7 +232,7 @@ class Cutter:
             self.result.graph.call_function(operator.getitem, (copy, place))
 
     def _resolve(self, node: torch.fx.Node) -> Any:
-        """Return the node's counterpart in the cut graph, or its value if the node is not kept."""
+        """The node's counterpart in the cut graph, or its value if the node is not kept."""
         if node not in self.copies:
             graph, name = self.result.graph, str(node.target)
             if node.op == "get_attr":

@@ -103,7 +103,7 @@ def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
 
 
 def _model(found: Cut) -> tuple[str, set[str]]:
-    """Return the text of the model's class, after the classes of its subgraphs, and the imports for them."""
+    """The text of the model's class, after the classes of its subgraphs, and the imports for them."""
     texts, imports, register = _subgraphs("", found.submodules)
     forward, more = _forward(found.graph)
     buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
@@ -113,7 +113,7 @@ def _model(found: Cut) -> tuple[str, set[str]]:
 
 
 def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
-    """Return classes of submodules at all depths, their imports, and lines that create the outer ones."""
+    """Classes of submodules at all depths, their imports, and lines that create the outer ones."""
     texts: list[str] = []
     imports: set[str] = set()
     register: list[str] = []
@@ -135,7 +135,7 @@ def _class(name: str, forward: str, register: list[str], parameters: str) -> str
 
 
 def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
-    """Return the graph as a method, and the imports for its names."""
+    """The graph as a method, and the imports for its names."""
     code = graph.python_code("self")
     text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
     imports = set()
@@ -188,7 +188,7 @@ def _value(name: str, tensor: torch.Tensor, seed: int | None) -> str:
 
 
 def _dynamic_shapes(found: Cut) -> str:
-    """Return the `dynamic_shapes` of the export as text, `None` if all sizes are static."""
+    """The `dynamic_shapes` of the export as text, `None` if all sizes are static."""
     if not any(found.dynamic.values()):
         return "None"
     arguments = []
@@ -226,7 +226,7 @@ NO_FAULT, NOT_FINITE, DEPARTS, NOT_EXPORTED = 0, 3, 4, 5
 
 
 def seeded(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, seed: int) -> torch.Tensor:
-    """Return a tensor of uniform values in [low, high], the same for the same seed."""
+    """A tensor of uniform values in [low, high], the same for the same seed."""
     drawn = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     if not dtype.is_floating_point:
         drawn = (drawn * (high - low + 1) + low).floor().clamp(max=high)

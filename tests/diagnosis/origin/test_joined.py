@@ -99,7 +99,7 @@ ACOS = Operation(
 
 
 def guard(key: str) -> Intervention:
-    """Return the guard of that operation, as if its kernel were made."""
+    """The guard of that operation, as if its kernel were made."""
     return Intervention(
         key,
         Kind.KERNEL,

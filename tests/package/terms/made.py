@@ -13,7 +13,7 @@ BINARY = ("add", "sub", "mul", "div", "minimum", "maximum")
 
 
 def element(dtype: str = "float32") -> Element:
-    """Return the element `x`."""
+    """The element `x`."""
     return Element("x", Number(0, "int64"), dtype)
 
 
@@ -47,10 +47,10 @@ def read(text: str, dtype: str = "int64") -> Term:
 
 
 def value(term: Term, x: Scalar) -> Scalar:
-    """Return the value of a term for one value of its element."""
+    """The value of a term for one value of its element."""
     return Evaluator({}, {}, lambda _element, _offset: x).value(term)
 
 
 def unread(term: Term) -> str:
-    """Return the first code in a term that was not understood. Empty if all was."""
+    """The first code in a term that was not understood. Empty if all was."""
     return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")

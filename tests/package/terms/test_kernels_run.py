@@ -156,7 +156,7 @@ class _Model(torch.nn.Module):  # type: ignore[misc]
 
 
 def generated(name: str, directory: Path, *, dynamic: bool) -> Path:
-    """Return the package that torch generates for a form, without compiling it."""
+    """The package that torch generates for a form, without compiling it."""
     function, *given = FORMS[name]
     sizes = tuple(dict.fromkeys(range(each.dim()), torch.export.Dim.AUTO) for each in given)
     shapes = (sizes,) if dynamic else None

@@ -23,7 +23,7 @@ WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
 
 def kernels(path: Path) -> Mapping[str, Kernel]:
-    """Return the kernels of a recorded wrapper, including C++ kernels if their file was recorded."""
+    """The kernels of a recorded wrapper, including C++ kernels if their file was recorded."""
     sources = RECORDINGS / "kernels" / path.name
     text = sources.read_text() if sources.exists() else ""
     return read_wrapper(path.read_text(), text).kernels
@@ -191,11 +191,11 @@ class Read:
     sizes: Mapping[str, int]
 
     def element(self, element: Element, offset: int) -> Scalar:
-        """Return what a load gives: what the kernel stored before it, or the original value."""
+        """What a load gives: what the kernel stored before it, or the original value."""
         return self.value(self.program.stores_to(element.parameter, element.line), element.parameter, offset)
 
     def value(self, stores: Sequence[Store], parameter: str, offset: int) -> Scalar:
-        """Return an element after these stores, the last one first."""
+        """An element after these stores, the last one first."""
         added: list[Scalar] = []
         for store in stores:
             if store.mode == "add":
