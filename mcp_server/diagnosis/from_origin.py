@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
@@ -17,6 +19,7 @@ from mcp_server.diagnosis.origin.of_model import OPEN_END
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, rejecting
+from mcp_server.package.exported import in_helpers
 from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.plurals import counted, listed
 from mcp_server.worker import events
@@ -89,6 +92,9 @@ def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisSt
             line for line in known if operation is not None and rewriting.may_leave_domain(line.code, op)
         ]
         found = found or [line for line in known if op and rewriting.may_compute(line.code, op)]
+        found = found or [
+            inner for line in known if op for inner in in_helpers(line, partial(rewriting.may_compute, op=op))
+        ]
     found = _made_in_eager(found, case)
     return party.model_copy(update={"model_locations": found or party.model_locations[:MOST_LINES]})
 
@@ -149,11 +155,19 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
         if len(lines) == 1 and guilty.launch_index == operation.launch_index:
             found = [_explained(origin, guilty)]
     if elements := _elements(origin):
-        value = operation.value or "bad value"
+        value, first = operation.value or "bad value", origin.elements[0].value
         # No single element explains a divisor, which may be a sum of many.
-        verb = "comes from" if operation.op != "div" and value == origin.elements[0].value else "depends on"
-        found.append(f"The {value} {verb} {elements.removesuffix(f' = {value}')}.")
+        given = operation.op != "div" and (value == first or _rounded(value) == _rounded(first))
+        verb = "comes from" if given else "depends on"
+        found.append(f"The {value} {verb} {elements.removesuffix(f' = {first}') if given else elements}.")
     return [*found, *_beside(origin)]
+
+
+def _rounded(number: str) -> str:
+    """A number with the digits that all texts of the same float32 share. Other texts are unchanged."""
+    with contextlib.suppress(ValueError):
+        return f"{float(number):.6g}"
+    return number
 
 
 def _explained(origin: Origin, guilty: Component) -> str:

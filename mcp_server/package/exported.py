@@ -1,12 +1,15 @@
 """Reads facts from the file of an exported program without loading it, and the model lines of a launch.
 
 `torch.export` records only frames named `forward` (torch 2.13), so for an operator in a helper it records the
-line that calls the helper. If the program runs under the capture hook, the helper's own line is recorded.
+line that calls the helper. If the program runs under the capture hook, the helper's own line is recorded. For
+other packages, the helper is looked up in the model's file.
 """
 
+import ast
+import functools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -229,6 +232,65 @@ DIVIDES = re.compile(r"//|%|\b(?:div\w*|true_divide|floor_divide|remainder|fmod|
 _PARAMETERS = frozenset({"weight", "bias"})
 
 
+Wanted = Callable[[str], object]  # whether a line of code has what is looked for
+_LARGEST_SOURCE = 1 << 20  # bytes
+_DEEPEST = 3  # helpers that call helpers
+
+
+def in_helpers(at: ModelLocation, wanted: Wanted) -> list[ModelLocation]:
+    """The wanted lines of the functions that a line calls, if the same file defines them.
+
+    Empty if the file is not there, or has other text on that line.
+    """
+    source = Path(at.file)
+    if not source.is_file() or source.stat().st_size > _LARGEST_SOURCE:
+        return []
+    lines, tree = _parsed(source, source.stat().st_mtime_ns)
+    if not at.code or lines[at.line - 1 : at.line] != [at.code]:
+        return []
+    called = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.stmt) and not hasattr(each, "body")
+        if each.lineno <= at.line <= (each.end_lineno or 0)
+    ]
+    found: dict[int, str] = {}
+    for _ in range(_DEEPEST):
+        called = [each for helper in _called(called, tree) for each in helper.body]
+        own = (n for each in called for n in range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        found |= {number: lines[number - 1] for number in own if wanted(lines[number - 1])}
+    return [ModelLocation(file=at.file, line=number, code=code) for number, code in found.items()]
+
+
+@functools.lru_cache(16)
+def _parsed(source: Path, _changed_ns: int) -> tuple[list[str], ast.Module]:
+    """The stripped lines of a file, and its syntax tree. Both are empty if it is not Python."""
+    text = source.read_text(errors="replace")
+    try:
+        return [line.strip() for line in text.splitlines()], ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return [], ast.Module([], [])
+
+
+def _called(statements: Iterable[ast.stmt], tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions of the file that the statements call by name. Modules that are called have frames."""
+    calls = [node.func for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    names |= {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    return [each for each in functions if each.name in names - {"forward"}]
+
+
+def _into_helpers(provenance: Provenance, wanted: Wanted) -> Provenance:
+    """The same stacks, continued into helpers where their own line does not have what is wanted."""
+    stacks: list[tuple[Frame, ...]] = []
+    for stack in provenance.stacks:
+        at = innermost(stack)
+        inner = in_helpers(at, wanted) if at is not None and not wanted(at.code) else []
+        stacks += [(*stack, Frame(each.file, each.line, "", each.code, True)) for each in inner] or [stack]
+    return replace(provenance, stacks=tuple(stacks))
+
+
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
     """Keep the stacks whose code names the module of an indexed constant.
 
@@ -244,6 +306,7 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
         own = [frame.code for frame in stack if frame.user]
         return any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
 
+    provenance = _into_helpers(provenance, INDEXES.search)
     named = tuple(stack for stack in provenance.stacks if is_named(stack))
     rest = sorted(provenance.stacks, key=lambda stack: not (stack and INDEXES.search(stack[-1].code)))
     return replace(provenance, stacks=named or tuple(rest))
@@ -251,5 +314,6 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
 
 def unbounded_first(provenance: Provenance) -> Provenance:
     """Sort stacks, first those whose operator can return infinity or NaN for finite values. Stable."""
+    provenance = _into_helpers(provenance, UNBOUNDED.search)
     stacks = sorted(provenance.stacks, key=lambda stack: not (stack and UNBOUNDED.search(stack[-1].code)))
     return replace(provenance, stacks=tuple(stacks))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -272,6 +273,27 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
     ordered = indexing_first(given, indexed)
     assert ordered.locations[0].line == first
     assert set(ordered.stacks) == {s for s in given.stacks if s[0].line == first or not indexed}
+
+
+HELPED = """class Model(nn.Module):
+    def pick(self, x):
+        return self.rows(x[self.ids])
+
+    def rows(self, x):
+        return x[:2]
+
+    def forward(self, x):
+        return self.pick(x)
+"""
+
+
+@pytest.mark.parametrize("text, lines", [(HELPED, [3, 6]), (f"\n{HELPED}", [9]), ("x = (\n", [9])])
+def test_the_line_inside_a_helper_is_found(tmp_path: Path, text: str, lines: list[int]) -> None:
+    """A call of helpers leads to their lines that index, but only in the file that was compiled."""
+    source = tmp_path / "model.py"
+    source.write_text(text)
+    stack = read_stack(f'File "{source}", line 9, in forward\n    return self.pick(x)')
+    assert [at.line for at in indexing_first(Provenance("comments", stacks=(stack,)), []).locations] == lines
 
 
 # Lines of operators that the provenance of a package does not give.
