@@ -29,7 +29,7 @@ from tools.made import MADE
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = MADE / "zoo"
 
-ZooPackage = Callable[[str], Path]
+Zoo = Callable[[str], Path]
 
 # Scripts compile like the zoo: one cache with one precompiled header, and no test of the CPU's ISA.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
@@ -192,7 +192,7 @@ def build(name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def zoo() -> ZooPackage:
+def zoo() -> Zoo:
     """A function from a zoo model to its package, beside `NAME.inputs.pt` and `NAME.exported.pt2`."""
     return build
 

@@ -81,9 +81,7 @@ def test_the_readme_counts_the_programs() -> None:
     """The README's table has the programs of each category by device, and the look-alikes by name."""
     table = (ROOT / "benchmarks" / "corpus" / "README.md").read_text()
     counted = Counter((answer.category, answer.needs) for answer in ANSWERS)
-    alike = {
-        category: ", ".join(a.name for a in ANSWERS if category in a.looks_like) for category in FAILURES
-    }
+    alike = {each: ", ".join(a.name for a in ANSWERS if each in a.looks_like) for each in FAILURES}
     rows = [f"| `{c}` | {counted[c, 'cpu']} | {counted[c, 'cuda']} | {alike[c]} |" for c in FAILURES]
     rows.append(f"| none | {counted[None, 'cpu']} | {counted[None, 'cuda']} | |")
     assert [row for row in rows if f"\n{row}\n" not in table] == []
@@ -158,9 +156,7 @@ def test_another_party_is_wrong(party: dict[str, Any]) -> None:
         (HEALTHY, "package", {"outcome": "inconclusive"}, False),
     ],
 )
-def test_the_category_is_judged_by_form(
-    answer: Answer, form: str, fields: dict[str, Any], right: bool
-) -> None:
+def test_a_category_is_judged_by_form(answer: Answer, form: str, fields: dict[str, Any], right: bool) -> None:
     """For a log, a suspicion is enough. Any other form must claim the right category."""
     assert judge(answer, form, verdict(**fields), None).category_right is right
 

@@ -14,7 +14,7 @@ import torch
 from mcp_server.logs.families import FAMILIES
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.server.app import GUIDES, REFERENCE
-from tests.conftest import ROOT, ZooPackage, torch_environment
+from tests.conftest import ROOT, Zoo, torch_environment
 from tests.support.guides import PAGES, REFERENCES, SKILL, SUB_GUIDES, frontmatter
 from tests.zoo.names import thorough
 from tools.made import MADE
@@ -189,9 +189,8 @@ def follow(guide: str, directory: Path) -> Followed:
         if saved:
             (directory / saved["name"]).write_text(code)
         else:
-            printed[code if found["kind"] == "sh" else f"program {len(printed)}"] = run(
-                found["kind"], code, directory
-            )
+            name = code if found["kind"] == "sh" else f"program {len(printed)}"
+            printed[name] = run(found["kind"], code, directory)
     return Followed(printed)
 
 
@@ -210,7 +209,7 @@ def run(kind: str, code: str, directory: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def nan_guide(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Followed:
+def nan_guide(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Followed:
     """A package that makes NaN of its inputs, and is older than the weights of its program."""
     directory = tmp_path_factory.mktemp("nan-guide")
     package = zoo("logarithm")
@@ -263,11 +262,7 @@ SIZES = "Shapes torch.Size([3, 3]) and torch.Size([4, 3]) are not equal!"
     [
         (
             "aoti-debug diagnose",
-            (
-                "FAULT custom operator torch.ops.demo.thin.default",
-                "promises shape [4, 3]",
-                "returned shape [3, 3]",
-            ),
+            ("FAULT custom operator torch.ops.demo.thin", "promises shape [4, 3]", "returned shape [3, 3]"),
         ),
         # The package's input checks compare operators with their fake functions.
         ("aoti-debug run-deterministic", ("expected size 3==4",)),

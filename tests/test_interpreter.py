@@ -140,9 +140,8 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, 
 def test_the_launcher_leaves_the_environment_of_uv(active: dict[str, str]) -> None:
     """The variables are those of the process that started uv, which `uv run` had changed."""
     env = {"PATH": "/home/me/.venv/bin:/usr/bin", **active}
-    done = subprocess.run(
-        [sys.executable, "-c", AS_UV, SHOW], env=env, capture_output=True, text=True, check=True
-    )
+    argv = [sys.executable, "-c", AS_UV, SHOW]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"PATH": env["PATH"], "VIRTUAL_ENV": active.get("VIRTUAL_ENV")}
 
 

@@ -171,9 +171,7 @@ assert torch.isfinite(x / y).all()
         ("state['y']", "state['y'].contiguous()", None),
     ],
 )
-def test_a_printed_change_is_applied_and_run(
-    tmp_path: Path, before: str | None, after: str, right: bool | None
-) -> None:
+def test_a_printed_change_is_run(tmp_path: Path, before: str | None, after: str, right: bool | None) -> None:
     """A fix of model lines or `args` is right if the failure disappears and usual calls stay right."""
     x, y = torch.ones(2, 3), torch.full((2, 3), 1.25)
     torch.save((x, y.clone()), tmp_path / "before.pt")

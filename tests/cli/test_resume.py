@@ -22,7 +22,7 @@ from mcp_server.operations.work import remember, resumed
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.steps import StepCache, in_words
 from mcp_server.server.running import answered
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.server.clients import data_of
 from tests.zoo.names import THOROUGH, thorough
 
@@ -67,7 +67,7 @@ def context_of(job: Path, **more: object) -> Context:
     return Context(directory=job, python=Path(sys.executable), kept=StepCache.read(job), **more)  # type: ignore[arg-type]
 
 
-def bad_index(zoo: ZooPackage) -> PackageWorkload:
+def bad_index(zoo: Zoo) -> PackageWorkload:
     package = zoo("ranker")
     return PackageWorkload(package=package, inputs=package.with_name("ranker.bad-index.pt"))
 
@@ -172,7 +172,7 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_stopped_diagnosis_says_what_it_knows(zoo: Zoo, tmp_path: Path) -> None:
     """The failure was seen, but not its cause. No more is claimed, and the verdict says where it stopped."""
     found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
     assert found.confidence != "proven" and found.cost.runs == 1
@@ -181,7 +181,7 @@ def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path)
 
 
 @thorough
-def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_going_on_gathers_nothing_twice(zoo: Zoo, tmp_path: Path) -> None:
     """A resumed diagnosis gives the same verdict, and does not repeat the run."""
     job = tmp_path / "job"
     stopped_at("index-values", context_of(job), bad_index(zoo))
@@ -194,7 +194,7 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
 
 
 @thorough
-def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_other_inputs_are_other_evidence(zoo: Zoo, tmp_path: Path) -> None:
     """Another content at the same path is examined again."""
     inputs = tmp_path / "batch.pt"
     package = zoo("ranker")

@@ -224,9 +224,7 @@ def test_a_capture_on_a_disk_that_fills(disk: SmallDisk, typed: Typed, tmp_path:
     ],
     ids=lambda words: words[0],
 )
-def test_no_job_fits_on_a_full_disk(
-    disk: SmallDisk, typed: Typed, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_no_job_fits_a_full_disk(disk: SmallDisk, typed: Typed, tmp_path: Path, arguments: list[str]) -> None:
     """If the temporary directory is full too, the command says so, and leaves no part of a job."""
     (tmp_path / "x.py").write_text("")
     disk.fill()
@@ -265,9 +263,7 @@ def test_a_report_or_bundle_that_finds_no_room(
 
 
 @pytest.mark.parametrize("disk", ["alone"], indirect=True)
-def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
-    disk: SmallDisk, typed: Typed, tmp_path: Path
-) -> None:
+def test_a_job_resumed_on_a_full_disk_is_not_lost(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
     """Its request and result stay, and it can be resumed once there is room."""
     (tmp_path / "x.py").write_text("raise RuntimeError('boom')\n")
     store = Store(disk.seen / "state")

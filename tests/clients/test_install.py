@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from mcp_server.operations.table import CORE
 from mcp_server.server.app import GUIDES, REFERENCE
 from tests.clients.conftest import Clients, checkout_server, tracked
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.server.clients import data_of, drive
 
 pytestmark = pytest.mark.clients
@@ -70,9 +70,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_each_manifest_starts_a_server_that_finds_the_users_torch(
-    clients: Clients, zoo: ZooPackage, manifest: str
-) -> None:
+def test_manifests_start_a_server_with_the_users_torch(clients: Clients, zoo: Zoo, manifest: str) -> None:
     """With this Python's environment active there is a verdict. Without it, the error says what to pass."""
     entry = json.loads((ROOT / manifest).read_text())["mcpServers"]["aoti-debug"]
     args = [argument.replace(MANIFESTS[manifest], str(ROOT)) for argument in entry["args"]]

@@ -23,7 +23,7 @@ from mcp_server.tools.compare_with_eager import ComparedWithEager
 from mcp_server.tools.every_launch import WrongLaunch
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker.events import Event
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.support.programs import recorded
 
 LOG = Path("output.log")
@@ -95,12 +95,7 @@ def look(name: str) -> Any:
 
 def by(name: str, case: DiagnosisState) -> list[Suspect]:
     """The suspects of one detector, named as in `causes.detect_it`."""
-    cause, _, function = name.partition(".")
-    (detector,) = (
-        each
-        for each in DETECTORS
-        if each.__name__ == function and each.__module__.rpartition(".")[2] == cause
-    )
+    (detector,) = (d for d in DETECTORS if f"{d.__module__.rpartition('.')[2]}.{d.__name__}" == name)
     return list(detector(case))
 
 
@@ -167,16 +162,10 @@ def compared_with_eager(kind: Any, *wrong: WrongLaunch) -> ComparedWithEager:
     return ComparedWithEager.model_validate(facts)
 
 
-OTHER_WEIGHTS = {
-    "event": "constant_differs",
-    "name": "inp.weight",
-    "launch": 0,
-    "elements": 64,
-    "different": 3,
-}
+OTHER_DATA = {"event": "constant_differs", "name": "inp.weight", "launch": 0, "elements": 64, "different": 3}
 
 
-def diverged(zoo: ZooPackage, kind: Any = "error", **facts: Any) -> DiagnosisState:
+def diverged(zoo: Zoo, kind: Any = "error", **facts: Any) -> DiagnosisState:
     """Make a script that found wrong numbers, whose package diverges at launch 1."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
@@ -195,7 +184,7 @@ def cuda_case(name: str, directory: Path) -> DiagnosisState:
     return case
 
 
-def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
+def traced(zoo: Zoo, how: str, plain: Any) -> DiagnosisState:
     """Make a call whose last launch is in the journal."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = plain

@@ -17,7 +17,7 @@ from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.protocol import Change
 from mcp_server.worker.report import TensorFacts
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     GUARD,
@@ -44,18 +44,17 @@ CHANGES: tuple[tuple[GivenTensor, Category, Change], ...] = (
 )
 
 
-def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
+def test_a_mismatch_brings_the_test_that_mends_it(zoo: Zoo) -> None:
     """Each kind of mismatch names its input and the change that removes it. A matching input has none."""
     for given, category, change in CHANGES:
         case = failing(package_case(zoo("logarithm"), given, SCALE))
         found = [h for h in by("input_mismatch.detect_contract", case) if h.guilty.input_index == 0]
-        assert [(h.category, h.intervention and h.intervention.changes[0]) for h in found] == [
-            (category, change)
-        ]
+        (one,) = found
+        assert (one.category, one.intervention and one.intervention.changes[0]) == (category, change)
     assert list(by("input_mismatch.detect_contract", failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
 
 
-def test_an_image_that_was_reshaped_is_permuted(zoo: ZooPackage) -> None:
+def test_an_image_that_was_reshaped_is_permuted(zoo: Zoo) -> None:
     """Its channels come last in memory. Reshaped back and permuted, it gives the expected outputs."""
     case = package_case(zoo("logarithm"))
     case.given = Given((), ("args[0]", "args[1]"))
@@ -67,7 +66,7 @@ def test_an_image_that_was_reshaped_is_permuted(zoo: ZooPackage) -> None:
     assert (reshaped.shape, reordered.order) == ((1, 8, 6, 4), (0, 3, 1, 2))
 
 
-def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
+def test_the_packages_own_check_is_a_second_observation(zoo: Zoo) -> None:
     """The package's check or the program's refusal confirms a mismatch, if it names the same input."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     for place, confirmed in ((1, False), (0, True)):
@@ -82,7 +81,7 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
     assert "self.table(ids)" in found.guilty.model_locations[0].code
 
 
-def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: ZooPackage) -> None:
+def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zoo: Zoo) -> None:
     """If an operator of the exported program raises for the size, its line is shown, and not a wider Dim."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6))))
     (found,) = by("input_mismatch.detect_contract", case)
@@ -95,7 +94,7 @@ def test_a_size_that_the_model_itself_refuses_is_not_allowed_by_a_wider_range(zo
     assert "rank.py:11, which rejects 65" in found.fix.text
 
 
-def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -> None:
+def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: Zoo) -> None:
     """If outputs are wrong, similar inputs are exchanged: proven if that gives the expected outputs."""
     case = package_case(zoo("logarithm"), X, SCALE)
     assert not by("input_mismatch.detect_exchanged", case), "nobody said that the outputs are wrong"
@@ -111,7 +110,7 @@ def test_inputs_that_are_alike_are_tried_in_each_others_place(zoo: ZooPackage) -
     assert not by("input_mismatch.detect_exchanged", other)
 
 
-def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
+def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: Zoo) -> None:
     """With only one input cast, the call would still fail because of the other, and clear a wrong input."""
     wide = [replace(each, dtype="float64") for each in (X, SCALE)]
     found = list(by("input_mismatch.detect_contract", failing(package_case(zoo("logarithm"), *wide))))
@@ -121,7 +120,7 @@ def test_inputs_of_one_wrong_dtype_are_cast_together(zoo: ZooPackage) -> None:
 
 
 @pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])
-def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, rows: int, sure: bool) -> None:
+def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: Zoo, rows: int, sure: bool) -> None:
     """Memory read past its end is a sign of a size that is too large; past that input, of any wrong size.
 
     Until something fails, such a size is weak and harmless, because compiled ranges give false alarms.
@@ -131,14 +130,12 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.weak and not found.harmful
     fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
-    case.located = LocatedFault(
-        found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
-    )
+    seen = {"found": True, "tool": None, "summary": "", "instrumented": False, "cost": Cost()}
+    case.located = LocatedFault.model_validate({**seen, "fault": fault})
     (found,) = by("input_mismatch.detect_contract", case)
     assert ("locate_fault" in found.steps, not found.weak) == (sure, sure)
-    missed = MissedArgument(
-        parameter="in_ptr1", variable=case.compiled_inputs[0].name, label="input 0", kind="input"
-    )
+    name = case.compiled_inputs[0].name
+    missed = MissedArgument(parameter="in_ptr1", variable=name, label="input 0", kind="input")
     case.located = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
     (found,) = by("input_mismatch.detect_contract", case)
     assert "locate_fault" in found.steps and not found.weak
@@ -147,15 +144,13 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     assert found.harmful
 
 
-def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: ZooPackage) -> None:
+def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: Zoo) -> None:
     """All outputs of the failing call were computed from bytes of another dtype. This excuses only a cast."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="float64")))
     (found,) = by("input_mismatch.detect_contract", case)
     assert found.intervention is not None and found.intervention.keeps_values
-    changed = SideEffects(elements=6)
-    case.trials[found.intervention.key] = replace(
-        trial(found.intervention, Effect.GONE), side_effects=changed
-    )
+    gone = replace(trial(found.intervention, Effect.GONE), side_effects=SideEffects(elements=6))
+    case.trials[found.intervention.key] = gone
     fix, confirmed = fix_of(found, case), confirmed_by(found, case)
     assert fix is not None and fix.ran is not None
     assert confirmed is not None and confirmed.side_effects.startswith("6 other output elements changed as")
@@ -167,9 +162,7 @@ def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zo
 @pytest.mark.parametrize(
     ("rows", "passed", "sure"), [(65, True, "proven"), (65, None, "possible"), (1, True, "proven")]
 )
-def test_a_call_that_works_within_the_range_proves_it(
-    zoo: ZooPackage, rows: int, passed: bool | None, sure: str
-) -> None:
+def test_a_call_within_the_range_proves_it(zoo: Zoo, rows: int, passed: bool | None, sure: str) -> None:
     """A batch above its range is cut, and both ends must pass. A batch below it is filled up."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
@@ -199,9 +192,7 @@ def features(*order: str) -> Mismatch:
 @pytest.mark.parametrize(
     ("order", "expected"), [("user age item", [1, 2, 0]), ("age item other", None)], ids=["turned", "renamed"]
 )
-def test_a_wrong_order_is_tried_in_the_right_one(
-    zoo: ZooPackage, order: str, expected: list[int] | None
-) -> None:
+def test_a_wrong_order_is_tried_in_the_right_one(zoo: Zoo, order: str, expected: list[int] | None) -> None:
     """Leaves in another order are permuted back. Other names cannot be corrected."""
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
@@ -210,7 +201,7 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     assert order_of == (None if expected is None else tuple(expected))
 
 
-def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
+def test_a_tensor_where_the_export_had_none(zoo: Zoo) -> None:
     """A mask that was None at export is named, and not only the number of inputs."""
     case = package_case(zoo("ranker"), GOOD_IDS, X)
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
@@ -218,9 +209,8 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
     (found,) = by("fixed_arguments.detect_fixed_arguments", failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
-    assert [m.aspect for m in case.mismatches] == ["count"] and list(
-        by("input_mismatch.detect_contract", case)
-    ) == []
+    assert [m.aspect for m in case.mismatches] == ["count"]
+    assert not by("input_mismatch.detect_contract", case)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +238,7 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     assert seen == place
 
 
-@pytest.mark.parametrize(
-    ("op", "level"), [("own.binned.default", "BAD_VALUE"), ("aten.index.Tensor", "FAULT_SITE")]
-)
+@pytest.mark.parametrize(("op", "level"), [("own.bin.default", "BAD_VALUE"), ("aten.sort", "FAULT_SITE")])
 def test_an_operator_of_the_user_computes_its_index(op: str, level: str) -> None:
     """It is as close to the root cause as the assertion that ATen prints, which names no operator."""
     case = failing(DiagnosisState(None))

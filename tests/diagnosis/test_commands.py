@@ -18,7 +18,7 @@ from mcp_server.diagnosis.words import at_call_site, callers_names
 from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, PackageWorkload
 from mcp_server.worker.protocol import Change
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.diagnosis.support import capture, intervention, package_case, trial, worker_run
 from tests.server.clients import parse
 
@@ -39,7 +39,7 @@ OTHERWISE = {
 WITHOUT = {"note", "intervention", "read_exported", "read_source"}
 
 
-def full_case(zoo: ZooPackage) -> DiagnosisState:
+def full_case(zoo: Zoo) -> DiagnosisState:
     """Make a case with every kind of evidence."""
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
@@ -50,7 +50,7 @@ def full_case(zoo: ZooPackage) -> DiagnosisState:
 
 
 @pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | OTHERWISE])
-def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
+def test_evidence_brings_a_command_of_ours(zoo: Zoo, step: str) -> None:
     """The command line accepts the command with its options and arguments."""
     parse(command_for(step, full_case(zoo)))
 
@@ -61,28 +61,18 @@ def test_no_command_is_made_up(step: str) -> None:
     assert command_for(step, DiagnosisState(None)) == ""
 
 
-def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
+def test_a_command_brings_what_the_call_needs(zoo: Zoo) -> None:
     """Model name, device, imports and variables are in the command, and in the next call."""
     case = full_case(zoo)
     assert case.call is not None and isinstance(case.workload, PackageWorkload)
-    request: Any = {
-        "model_name": "small",
-        "device_index": 1,
-        "extra_imports": ["ops.py"],
-        "inputs": "inputs.pt",
-    }
+    request: Any = {"model_name": "small", "device_index": 1, "extra_imports": ["o.py"], "inputs": "in.pt"}
     case.call = replace(case.call, request=request)
-    case.workload = case.workload.model_copy(update={"env": {"OMP_NUM_THREADS": "1"}})
+    case.workload = case.workload.model_copy(update={"env": {"THREADS": "1"}})
     command = command_for("run", case)
     parse(command)
-    for wanted in (
-        "--model-name small",
-        "--device-index 1",
-        "--extra-imports ops.py",
-        "--env OMP_NUM_THREADS=1",
-    ):
+    for wanted in ("--model-name small", "--device-index 1", "--extra-imports o.py", "--env THREADS=1"):
         assert wanted in command
-    assert shlex.split(command_for("interpret", case))[:2] == ["env", "OMP_NUM_THREADS=1"]
+    assert shlex.split(command_for("interpret", case))[:2] == ["env", "THREADS=1"]
     assert call_arguments(case)["model_name"] == "small" and call_arguments(case)["env"] == case.workload.env
 
 

@@ -16,8 +16,8 @@ from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWor
 from mcp_server.runtime.context import Context, decode
 from mcp_server.tools.failing import FailureShown
 from mcp_server.tools.switches import Bisected
-from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import OTHER_WEIGHTS, by, capture, diverged, look, package_case, phase, run
+from tests.conftest import Zoo, torch_environment
+from tests.diagnosis.support import OTHER_DATA, by, capture, diverged, look, package_case, phase, run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -41,7 +41,7 @@ def bisected(**changed: Any) -> Bisected:
     return Bisected.model_validate({**found, **changed})
 
 
-def suspected(zoo: ZooPackage) -> DiagnosisState:
+def suspected(zoo: Zoo) -> DiagnosisState:
     """Make a script whose package diverges from eager from launch 1 on."""
     case = diverged(zoo)
     case.workload = ScriptWorkload(script=Path("serve.py"))
@@ -49,7 +49,7 @@ def suspected(zoo: ZooPackage) -> DiagnosisState:
     return case
 
 
-def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
+def decided(zoo: Zoo, found: Bisected) -> DiagnosisState:
     """Make the same case after the search."""
     case = suspected(zoo)
     nameless = replace(case.suspects[0], guilty=Component(kind="package", name=""))
@@ -61,7 +61,7 @@ def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
     return case
 
 
-def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> None:
+def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: Zoo) -> None:
     """The failure disappears without the decision, and returns with it. The fix is the option that ran."""
     case = decided(zoo, bisected())
     best = ranked(detect(case), case)[0]
@@ -72,7 +72,7 @@ def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> N
     assert "1.4 times" in fix.text
 
 
-def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage) -> None:
+def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: Zoo) -> None:
     """A workaround that does not help the whole program is no fix, and is not said to have run there."""
     found = bisected(workaround={"code": WORKAROUND, "reduced": "gone", "whole": "same"})
     case = decided(zoo, found)
@@ -82,24 +82,24 @@ def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage
     assert fix is not None and fix.after is None and fix.ran is None
 
 
-def test_rounding_accuses_nobody(zoo: ZooPackage) -> None:
+def test_rounding_accuses_nobody(zoo: Zoo) -> None:
     """If intermediate results rounded as in eager explain the outputs, the launch is not at fault."""
     case = decided(zoo, bisected(outcome="rounding", decisions=[], workaround=None))
     (found,) = by("compiler.detect_decision", case)
     assert found.weak and not found.harmful
 
 
-def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
+def test_other_explanations_leave_the_compiler_alone(zoo: Zoo) -> None:
     """TF32, chance, unset memory and other weights are not decisions of the compiler."""
     kinds = ("tf32", "nondeterministic", "uninitialised")
     cases = [diverged(zoo, kind) for kind in kinds] + [suspected(zoo)]
-    differing = {"other_constants": [decode(OTHER_WEIGHTS)]}
+    differing = {"other_constants": [decode(OTHER_DATA)]}
     assert cases[-1].with_eager is not None
     cases[-1].with_eager = cases[-1].with_eager.model_copy(update=differing)
     assert [compiler_suspect(detect(case), case) for case in cases] == [None] * 4
 
 
-def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:
+def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: Zoo) -> None:
     """A failed compile or a bad access of a generated kernel is tried; an operator or weak suspect is not."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     made = phase(1, how="aoti_compile_and_package", outcome="failed")

@@ -10,7 +10,7 @@ import torch
 
 from mcp_server.cost.signals import signals_of
 from mcp_server.package.view import view_package
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.support.command import CLI, environment
 from tests.zoo.names import thorough
 
@@ -35,9 +35,8 @@ class Table(torch.nn.Module):  # type: ignore[misc]
 
 def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
     argv = [*CLI, "diagnose", *words, "--json"]
-    done = subprocess.run(
-        argv, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=400
-    )
+    env = environment(tmp_path)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
 
@@ -172,11 +171,7 @@ run(torch.randint(0, 32, (8, 6)))
     [
         ("pass", "fault", "after 32 calls"),
         ("del kept[:-3]", "no_fault", "after 32 calls"),
-        (
-            "resource.setrlimit(resource.RLIMIT_AS, [used + 300 * 2**20] * 2)",
-            "fault",
-            "calls are still in use",
-        ),
+        ("resource.setrlimit(resource.RLIMIT_AS, [used + 300 * 2**20] * 2)", "fault", "calls are still in"),
     ],
 )
 def test_outputs_that_pile_up_use_the_memory(tmp_path: Path, keep: str, outcome: str, summary: str) -> None:
@@ -187,7 +182,7 @@ def test_outputs_that_pile_up_use_the_memory(tmp_path: Path, keep: str, outcome:
     assert found["outcome"] == outcome and summary in found["summary"].lower(), found["summary"]
 
 
-def test_a_script_with_few_calls_is_timed(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_script_with_few_calls_is_timed(zoo: Zoo, tmp_path: Path) -> None:
     """The last call is timed."""
     script = tmp_path / "once.py"
     script.write_text(ONCE.format(package=str(zoo("ranker"))))
@@ -196,7 +191,7 @@ def test_a_script_with_few_calls_is_timed(zoo: ZooPackage, tmp_path: Path) -> No
 
 
 @thorough
-def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: Zoo, tmp_path: Path) -> None:
     """A load has times. Whether the variable saves time depends on the machine."""
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-load")
     assert found["outcome"] in ("fault", "no_fault") and "TORCHINDUCTOR_VEC_ISA_OK=1" in found["summary"]
@@ -212,7 +207,7 @@ def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPack
         pytest.param("norms", set(), marks=thorough),
     ],
 )
-def test_a_package_shows_what_may_cost_time(zoo: ZooPackage, model: str, expected: set[str]) -> None:
+def test_a_package_shows_what_may_cost_time(zoo: Zoo, model: str, expected: set[str]) -> None:
     """Signals are read from the package. A package without such work has none."""
     view = view_package(zoo(model), "model")
     assert {found.signal.name for found in signals_of(view)} == expected
@@ -245,13 +240,13 @@ def test_a_build_names_the_line_of_an_unrolled_loop(
     assert ends or ("did not end within 30 s" in found["summary"] and found["confidence"] == "likely")
 
 
-def test_a_build_needs_its_program(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_build_needs_its_program(zoo: Zoo, tmp_path: Path) -> None:
     """A package alone cannot be built again, and the error says what to pass."""
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-build")
     assert "timing a build needs a program to build" in json.dumps(found)
 
 
-def test_what_is_slow_needs_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_what_is_slow_needs_inputs(zoo: Zoo, tmp_path: Path) -> None:
     """Nothing is timed without a call."""
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow")
     assert "timing a call needs inputs" in json.dumps(found)

@@ -22,7 +22,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker import events
 from mcp_server.worker.report import Overrun
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     by,
     called,
@@ -41,9 +41,7 @@ from tests.worker.support import context_in
 CALLER = "  /app/serve.py(55): main"
 OPERATOR = "  /app/ops.py(15): spacing"
 TORCH = "  /venv/lib/python3.11/site-packages/torch/_library/custom_ops.py(502): wrapped_fn"
-SHIM = (
-    "Error: aoti_torch_proxy_executor_call_function(proxy_executor, 0, 0) API call failed at /c/a.cpp, line 9"
-)
+SHIM = "Error: aoti_torch_proxy_executor_call_function(proxy, 0, 0) API call failed at a.cpp, line 9"
 
 
 def text(*frames: str) -> str:
@@ -51,15 +49,12 @@ def text(*frames: str) -> str:
     return "\n".join([SHIM, "RuntimeError: ValueError: no peak", "", "At:", *frames])
 
 
-def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
+def test_an_exception_of_an_operator_names_it(zoo: Zoo) -> None:
     """The node names the operator, the frames its line, except if torch raised below the operator."""
     case = failing(package_case(zoo("plugin")), text(OPERATOR, TORCH, CALLER))
     (found,) = by("custom_op.detect_operator_error", case)
-    assert (found.category, found.guilty.kind, found.guilty.name) == (
-        "custom_op",
-        "op",
-        "aotizoo::halve_rows",
-    )
+    party = found.guilty
+    assert (found.category, party.kind, party.name) == ("custom_op", "op", "aotizoo::halve_rows")
     assert (found.guilty.model_locations[0].file, found.guilty.model_locations[0].line) == ("/app/ops.py", 15)
     assert confidence(found, case) == "likely"
     assert not list(by("custom_op.detect_operator_error", failing(case, text(TORCH, CALLER))))
@@ -115,9 +110,7 @@ def test_memory_that_an_operator_keeps(effect: Effect) -> None:
     """The memory is a cause only if copies remove the failure. The fix copies the value where it returns."""
     line = {"file": "ops.py", "line": 9, "code": "return _tables[key]"}
     case = DiagnosisState(None)
-    case.operators = worker_run(
-        {"event": "operator", "op": "own.t", "call": 2, "kept": True, "stack": [line]}
-    )
+    case.operators = worker_run({"event": "operator", "op": "o.t", "call": 2, "kept": True, "stack": [line]})
     case.trials[REPAIRED.key] = trial(REPAIRED, effect)
     found = by("custom_op.detect_operator_results", case)
     assert [confidence(each, case) for each in found] == ["proven"] * (effect is Effect.GONE)
@@ -191,9 +184,7 @@ def read(case: DiagnosisState, directory: Path) -> DiagnosisState:
         ("", False, None),
     ],
 )
-def test_a_defect_explains_failures_of_its_kind_alone(
-    tmp_path: Path, text: str, looked: bool, category: str | None
-) -> None:
+def test_a_defect_explains_its_kind(tmp_path: Path, text: str, looked: bool, category: str | None) -> None:
     """A healthy call is not examined, and an overflow does not explain the program's own error."""
     case = wide(tmp_path, text)
     assert (look("read_kernels").gain(case, []) > 0) == looked
@@ -237,9 +228,7 @@ def test_the_call_without_the_defect_decides(tmp_path: Path, effect: Effect) -> 
     """If the failure disappears, the defect is proven. Otherwise it is a bystander, but clears no others."""
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     (before,) = by("illegal_memory_access.detect_kernel_defect", case)
-    change = Intervention(
-        key="kernel:wide_kernel_0:overflow", kind=Kind.KERNEL, what="the call with it repaired"
-    )
+    change = Intervention(key="kernel:wide_kernel_0:overflow", kind=Kind.KERNEL, what="with it repaired")
     assert case.kernel_defects is not None
     case.kernel_defects = dict.fromkeys(case.kernel_defects, change)
     case.trials[change.key] = trial(change, effect)

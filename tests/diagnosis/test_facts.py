@@ -23,7 +23,7 @@ from mcp_server.model import PROOF_FILE, PackageWorkload, ScriptWorkload, Verdic
 from mcp_server.package.archive import open_package
 from mcp_server.package.pytorch.text import read_constants
 from mcp_server.runtime.context import Context
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.served import served
 from tests.support.tools import of_package, verdict
 from tests.zoo.names import nightly, thorough
@@ -32,12 +32,7 @@ pytestmark = pytest.mark.slow
 
 # Category, kind of the cause, its value, and the code at its line of the model.
 CAUSES = {
-    ("ranker", "bad-index"): (
-        "index_out_of_bounds",
-        "input",
-        "32 at [0, 5] (allowed: 0..31)",
-        "self.table(ids)",
-    ),
+    ("ranker", "bad-index"): ("index_out_of_bounds", "input", "32 at [0, 5] (allowed: 0..31)", "table(ids)"),
     ("ranker", "bad-dtype"): ("input_mismatch", "input", "int32 (compiled: int64)", "self.table(ids)"),
     ("logarithm", "bad-nan"): ("nan_or_inf", "kernel", "nan at [0, 5]", "torch.log(scale)"),
 }
@@ -62,9 +57,8 @@ class Case:
         self.cause = CAUSES[package.stem, inputs]
         context = Context(directory=folder, python=Path(sys.executable))
         workload = PackageWorkload(package=package, inputs=given)
-        self.found: Verdict = served(
-            diagnose, context, workload, budget_s=120, symptom=Symptom(program=exported)
-        )
+        seen = Symptom(program=exported)
+        self.found: Verdict = served(diagnose, context, workload, budget_s=120, symptom=seen)
         self.text = brief.text(self.found)
 
     def outputs(self, call: Callable[..., Any]) -> list[torch.Tensor]:
@@ -73,13 +67,10 @@ class Case:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        ("ranker", "bad-index"),
-        *nightly(*((each,) for each in CAUSES if each != ("ranker", "bad-index"))),
-    ],
+    params=[("ranker", "bad-index"), *nightly(*((e,) for e in CAUSES if e != ("ranker", "bad-index")))],
     ids="-".join,
 )
-def case(request: pytest.FixtureRequest, zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(request: pytest.FixtureRequest, zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name, inputs = request.param
     return Case(zoo(name), inputs, tmp_path_factory.mktemp("job"))
 
@@ -187,7 +178,7 @@ INDICES = [
 
 @pytest.mark.parametrize(("name", "place", "value", "launch", "code"), INDICES, ids=lambda value: str(value))
 def test_a_bad_index_is_put_on_the_input(
-    zoo: ZooPackage, tmp_path: Path, name: str, place: int, value: str, launch: int, code: str
+    zoo: Zoo, tmp_path: Path, name: str, place: int, value: str, launch: int, code: str
 ) -> None:
     """The verdict has the element, its value and bound, the launch and the model's line."""
     found = of_package(zoo, tmp_path, name, "bad-index")
@@ -198,7 +189,7 @@ def test_a_bad_index_is_put_on_the_input(
     assert code in found.guilty.model_locations[0].code
 
 
-def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: Zoo, tmp_path: Path) -> None:
     """The weight's bytes are read from the file. With 0 in its place, outputs are finite."""
     package, source = tmp_path / "changed.pt2", zoo("logarithm")
     read = {each.constant.fqn: each for each in read_constants(open_package(source), tmp_path / "c", 1 << 20)}
@@ -213,9 +204,7 @@ def test_a_weight_that_is_nan_is_proven_from_the_package_alone(zoo: ZooPackage, 
     assert (found.guilty.name, found.guilty.value) == ("inp.weight", "nan at [3, 5]")
 
 
-def test_an_infinite_element_is_proven_although_masks_hold_infinities(
-    zoo: ZooPackage, tmp_path: Path
-) -> None:
+def test_an_infinite_element_is_proven_although_masks_hold_infinities(zoo: Zoo, tmp_path: Path) -> None:
     """A call with a finite number in its place returns finite outputs, and the element is named."""
     inputs = tmp_path / "inputs.pt"
     x, scale = torch.load(zoo("logarithm").with_name("logarithm.inputs.pt"), weights_only=True)
@@ -226,7 +215,7 @@ def test_an_infinite_element_is_proven_although_masks_hold_infinities(
     assert found.guilty is not None and found.guilty.elements == ["args[1][2, 5] = -inf"]
 
 
-def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: Zoo, tmp_path: Path) -> None:
     """The refusal has both numbers, so nothing else can be at fault."""
     inputs = tmp_path / "inputs.pt"
     given = torch.load(zoo("logarithm").with_name("logarithm.inputs.pt"), weights_only=True)
@@ -235,7 +224,7 @@ def test_a_call_with_too_many_tensors_is_refused_by_the_package(zoo: ZooPackage,
     assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
 
 
-def test_a_program_that_dies_after_its_call_is_told_where(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_program_that_dies_after_its_call_is_told_where(zoo: Zoo, tmp_path: Path) -> None:
     """Without a cause, the verdict has the line of the death, and that the package's call had returned."""
     script, package = tmp_path / "serve.py", zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")

@@ -23,7 +23,7 @@ from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.events import Event, IndexValues
 from mcp_server.worker.protocol import InputSlice
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     by,
@@ -40,12 +40,12 @@ from tests.support.command import answered
 from tests.zoo.names import thorough
 
 
-def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
+def failed(zoo: Zoo, name: str, *tensors: GivenTensor) -> DiagnosisState:
     """Make the case after the package's only index check failed."""
     return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
 
 
-def jagged(zoo: ZooPackage) -> DiagnosisState:
+def jagged(zoo: Zoo) -> DiagnosisState:
     return failed(zoo, "jagged", GivenTensor("float32", (6, 8)), GivenTensor("int64", (4,)))
 
 
@@ -55,7 +55,7 @@ def outside(part: InputSlice, value: int, count: int = 1, index: Sequence[int] =
     return IndexValues(part, 48, min(value, 0), value, count, first)
 
 
-def with_element(zoo: ZooPackage, value: int, count: int = 1) -> tuple[DiagnosisState, InputSlice]:
+def with_element(zoo: Zoo, value: int, count: int = 1) -> tuple[DiagnosisState, InputSlice]:
     """Make the ranker's failed check, after its ids were compared."""
     case = failed(zoo, "ranker", GOOD_IDS)
     (part,) = parts_of(checked_inputs(case))
@@ -69,7 +69,7 @@ def suspected(case: DiagnosisState) -> Suspect:
 
 
 @pytest.mark.parametrize("value", [32, 40, -40])
-def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
+def test_an_element_outside_is_guilty(zoo: Zoo, value: int) -> None:
     """The verdict has input, element, value, bound and launch. A clamp proves it; the fix has both ends."""
     case, part = with_element(zoo, value)
     assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31) and part.low in (0, -32)
@@ -88,7 +88,7 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
 
 
 @pytest.mark.parametrize(("value", "past"), [(6, True), (7, False)])
-def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value: int, past: bool) -> None:
+def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: Zoo, value: int, past: bool) -> None:
     """An index that is no table row is corrected where it is computed, by one if it is one too large."""
     case = jagged(zoo)
     (part,) = parts_of(checked_inputs(case))
@@ -100,7 +100,7 @@ def test_a_position_in_a_tensor_is_told_apart_from_an_id(zoo: ZooPackage, value:
     assert ("one past the end" in texts, "subtract 1" in texts) == (past, past)
 
 
-def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
+def test_without_a_look_at_the_values_the_launch_is_told(zoo: Zoo) -> None:
     """The log gives only check and input. A symbolic bound has its number, and what it is a size of."""
     found = suspected(failed(zoo, "ranker", GOOD_IDS))
     assert "look_at_indices" not in found.steps
@@ -144,7 +144,7 @@ OF_ATEN = (
 )
 
 
-def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: ZooPackage) -> None:
+def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: Zoo) -> None:
     """The assertion names no launch, so the operator with the index gives the limit. Good values clear it."""
     given = GivenTensor("int64", (12,)), GivenTensor("int64", (4,))
     case = failing(package_case(zoo("bags"), *given), OF_ATEN)
@@ -279,6 +279,5 @@ def test_a_failed_check_with_an_overflow() -> None:
     for passes in (True, False):  # package and program differ, as two runs of the program do
         form = {"event": "compared_form", "form": "int64", "equal": [False, passes, False]}
         case = interpreted({**AGREES, "equal": False}, OVERFLOW, form)
-        assert [confidence(each, case) for each in by("value_constraints.detect_form", case)] == [
-            "proven"
-        ] * passes
+        made = by("value_constraints.detect_form", case)
+        assert [confidence(each, case) for each in made] == ["proven"] * passes

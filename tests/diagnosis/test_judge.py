@@ -21,7 +21,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import Fix, Verdict
 from mcp_server.runtime.context import Context
 from mcp_server.worker.protocol import Change
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     LOG,
@@ -144,9 +144,8 @@ def test_the_deeper_suspect_explains_the_other() -> None:
 def test_the_fix_is_the_change_that_ran() -> None:
     """A cast can be shipped, and has its run. If it harms other elements, the advice replaces it."""
     case = seen_case()
-    changed = replace(
-        TRIED, changes=(Change("cast", 0, dtype="float32"),), before_code="x", after_code="x.float()"
-    )
+    cast = (Change("cast", 0, dtype="float32"),)
+    changed = replace(TRIED, changes=cast, before_code="x", after_code="x.float()")
     tried = suspect("a", "index_out_of_bounds", "run", intervention=changed, fix=Fix(text="convert it"))
     case.trials["key"] = replace(trial(changed, Effect.GONE), command="aoti-debug try-fix m.pt2")
     ran = verdict(case, tried).fix
@@ -196,9 +195,8 @@ def test_the_order_of_the_detectors_does_not_matter(suspects: list[Suspect], ran
     shuffled, case = list(suspects), seen_case()
     random.shuffle(shuffled)
     one, other = (ranked(order, case) for order in (suspects, shuffled))
-    assert [(confidence(x, case), x.level) for x in one[:1]] == [
-        (confidence(x, case), x.level) for x in other[:1]
-    ]
+    first = [[(confidence(x, case), x.level) for x in order[:1]] for order in (one, other)]
+    assert first[0] == first[1]
     harmful = [each for each in one if each.harmful]
     assert [each.weak for each in harmful] == sorted(each.weak for each in harmful)
     assert {confidence(each, case) for each in harmful if each.weak} <= {"possible"}
@@ -206,7 +204,7 @@ def test_the_order_of_the_detectors_does_not_matter(suspects: list[Suspect], ran
     assert all({e.fact for e in each.evidence} <= joined[each.key] for each in suspects)
 
 
-def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
+def test_a_healthy_run_has_no_fault(zoo: Zoo) -> None:
     """Matching inputs and a good call are no_fault, with the run as evidence, even with a harmless defect."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     case.runs["plain"] = run("plain", "", called())
@@ -243,7 +241,7 @@ def test_an_end_that_nothing_explains_is_told(tmp_path: Path) -> None:
         assert found.outcome == "inconclusive" and words in found.evidence[0].fact
 
 
-def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
+def test_what_is_not_proven_says_why(zoo: Zoo) -> None:
     """The reason is a change that was not tried or did not apply, or a call that does not fail alone."""
     tried, case = intervention(), failing(package_case(zoo("ranker")))
 

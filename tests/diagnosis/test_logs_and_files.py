@@ -18,7 +18,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import Category, PackageWorkload, ScriptWorkload, Verdict
 from mcp_server.runtime.context import Context
 from mcp_server.tools.machine import Problem
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     GUARD,
@@ -60,7 +60,7 @@ def test_one_cause_is_named_and_several_are_weak() -> None:
     assert found.evidence[0].source == "crash.log, line 2"
 
 
-def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
+def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: Zoo) -> None:
     """Bad inputs are candidates until they were compared and the package's check was run."""
     case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
     assert "input_mismatch" in categories(case)
@@ -131,7 +131,7 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     assert categories(case) == []
 
 
-def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_defect_is_harmful_when_something_failed(zoo: Zoo, tmp_path: Path) -> None:
     """A package without its library is incomplete. A failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
     before = list(detect(case))
@@ -141,9 +141,7 @@ def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("loads", "kind"), [([], "package"), ([1], "package"), ([2], None)])
-def test_a_load_that_got_no_weights(
-    zoo: ZooPackage, tmp_path: Path, loads: list[int], kind: str | None
-) -> None:
+def test_a_load_that_got_no_weights(zoo: Zoo, tmp_path: Path, loads: list[int], kind: str | None) -> None:
     """The package lacks weights, even if another load got them."""
     case = failing(package_case(changed(zoo("ranker"), tmp_path / "none.pt2", unweighted)))
     case.capture = capture(
@@ -161,7 +159,7 @@ def problem(certain: bool) -> Problem:
 
 
 @pytest.mark.parametrize(("said", "sure"), [("Segmentation fault", "likely"), ("no kernel image", "proven")])
-def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> None:
+def test_a_machine_that_does_not_fit(zoo: Zoo, said: str, sure: str) -> None:
     """A certain problem is a suspect. The driver's refusal of the architecture proves it."""
     texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
     case = failing(package_case(zoo("ranker")), texts.get(said, said))

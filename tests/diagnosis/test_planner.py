@@ -18,7 +18,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.diagnosis.support import called, capture, failing, look, package_case, phase, run
 
 
@@ -80,9 +80,8 @@ def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> N
 def test_an_empty_state_accuses_nobody() -> None:
     """Every `detect…` of `causes/` is found, and yields nothing before any observation."""
     folder = ROOT / "mcp_server" / "diagnosis" / "causes"
-    written = re.findall(
-        r"^def (detect\w*)", "".join(f.read_text() for f in folder.glob("*.py")), re.MULTILINE
-    )
+    code = "".join(file.read_text() for file in folder.glob("*.py"))
+    written = re.findall(r"^def (detect\w*)", code, re.MULTILINE)
     assert sorted(each.__name__ for each in DETECTORS) == sorted(written)
     assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
 
@@ -115,7 +114,7 @@ def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:
     assert gain(script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)) == 0
 
 
-def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
+def test_indices_that_no_kernel_checks_are_watched(zoo: Zoo) -> None:
     """A good call of a package whose code has no index checks is run under the checker."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
@@ -124,7 +123,7 @@ def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
     assert gain(case) > 0
 
 
-def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: ZooPackage) -> None:
+def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: Zoo) -> None:
     """If the log has only the status of a device assertion, memcheck prints its text."""
     status = "CUDA error: device-side assert triggered"
     place = "/c/k.py:40: unknown: block: [1,0,0], thread: [2,0,0]"

@@ -20,7 +20,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.worker.protocol import Change
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     LOG,
@@ -144,7 +144,7 @@ def test_an_input_that_two_calls_share(act: str, events: int, found: int) -> Non
     assert [each.guilty.input_index for each in suspects] == [0] * found
 
 
-def test_an_input_that_another_package_wrote(tmp_path: Path, zoo: ZooPackage) -> None:
+def test_an_input_that_another_package_wrote(tmp_path: Path, zoo: Zoo) -> None:
     """The package that writes its input is named. The test is the call with the earlier values."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     kept = {"thread": 1, "outcome": "ok", "file": str(tmp_path / "inputs-1-1.pt"), "stack": [LINE]}
@@ -174,18 +174,14 @@ def test_constants_that_are_written_while_a_call_runs() -> None:
 @pytest.mark.parametrize(
     ("threads", "category"), [((1, 2, 1, 2), "concurrency"), ((1, 1, 2, 2), "wrong_output")]
 )
-def test_threads_that_share_the_state_of_a_load(
-    threads: tuple[int, ...], category: str, zoo: ZooPackage
-) -> None:
+def test_threads_that_share_the_state_of_a_load(threads: tuple[int, ...], category: str, zoo: Zoo) -> None:
     """A buffer that calls change is shared if threads alternate. One after the other may be intended."""
     case = package_case(zoo("counter"))
     output = {"shape": [4, 8], "sum": 320.0}
     calls = [phase(n, load=1, thread=t, file="i.pt", outputs=[output]) for n, t in enumerate(threads, 3)]
     case.capture = capture(calls=calls, loads=[phase(2, loader="L", package="a.pt2", stack=[LINE])])
-    case.runs |= {
-        "script": run("script", OWN_CHECK),
-        "plain": run("plain", "", called(shape=[4, 8], mean=1.0)),
-    }
+    case.runs["script"] = run("script", OWN_CHECK)
+    case.runs["plain"] = run("plain", "", called(shape=[4, 8], mean=1.0))
     (found,) = by("shared_memory.detect_kept_state", case)
     assert (found.category, found.guilty.name) == (category, "seen")
     assert ("2 threads take turns" in found.summary) == (category == "concurrency")
@@ -236,7 +232,7 @@ def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts
     return case
 
 
-def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: ZooPackage) -> None:
+def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: Zoo) -> None:
     """A captured call has its address. For a call from a file, the address is known when it is made."""
     assert updated_in_a_copy(counting(tmp_path)) == {0: 16}
     assert updated_in_a_copy(counting(tmp_path, alignment=16)) == {}
@@ -278,9 +274,7 @@ def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(("changed", "count"), [(False, 0), (True, 1)])
-def test_an_input_that_stays_as_it_was_is_not_called_changed(
-    tmp_path: Path, changed: bool, count: int
-) -> None:
+def test_an_input_that_stays_as_it_was_is_not_changed(tmp_path: Path, changed: bool, count: int) -> None:
     """If the reference gets other values, inputs that are written in place are not called changed."""
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})

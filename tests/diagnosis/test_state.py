@@ -13,7 +13,7 @@ from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.worker.loading import update_package
 from mcp_server.worker.report import Report
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import by, called, capture, failing, package_case, phase, run, trial
 
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -41,9 +41,7 @@ def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok", *names: str
     ],
     ids=["good", "dtype", "shape", "stride", "copied from a device", "refused from a device"],
 )
-def test_a_constant_that_differs_is_named(
-    zoo: ZooPackage, leaf: dict[str, Any], outcome: str, value: str | None
-) -> None:
+def test_constants_that_differ(zoo: Zoo, leaf: dict[str, Any], outcome: str, value: str | None) -> None:
     """The constant is named with the given value. Only a wrong dtype can be cast and tried again."""
     found = list(by("constants.detect", updated(zoo("ranker"), leaf, outcome)))
     assert len(found) == (value is not None)
@@ -63,7 +61,7 @@ def test_a_constant_that_differs_is_named(
     ids=["fewer rows", "dtype of one size", "as many elements"],
 )
 def test_bytes_of_another_constant_are_a_fault_of_a_program_that_succeeds(
-    zoo: ZooPackage, leaf: dict[str, Any], harmful: bool
+    zoo: Zoo, leaf: dict[str, Any], harmful: bool
 ) -> None:
     """Rows that an update does not reach keep their old values, although nothing fails."""
     case = package_case(zoo("ranker"))
@@ -73,7 +71,7 @@ def test_bytes_of_another_constant_are_a_fault_of_a_program_that_succeeds(
     assert found.harmful == harmful
 
 
-def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
+def test_a_tensor_that_the_program_manages_is_not_copied(zoo: Zoo) -> None:
     """The package reads a user-managed constant in place, so a copy of it would have to stay alive."""
     case = failing(package_case(zoo("ranker")))
     given = {"table.weight": {**GOOD, "stride": [1, 32]}}
@@ -84,7 +82,7 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     assert found.fix is not None and "alive" in found.fix.text
 
 
-def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
+def test_a_folded_parameter_is_not_reached(zoo: Zoo) -> None:
     """A parameter of the exported model that the package does not have keeps its old value."""
     case = updated(zoo("ranker"), {})
     assert case.package is not None
@@ -109,9 +107,7 @@ def threads(single: bool, second_begins: float, second_thread: int = 2) -> Diagn
     [(True, 1.5, 2, True), (False, 1.5, 2, False), (True, 2.5, 2, False), (True, 1.5, 1, False)],
     ids=["overlapping", "synchronised", "one after the other", "one thread"],
 )
-def test_overlapping_calls_without_synchronisation(
-    single: bool, begins: float, thread: int, harmful: bool
-) -> None:
+def test_overlapping_unsynchronised_calls(single: bool, begins: float, thread: int, harmful: bool) -> None:
     """Two threads inside a run_single_threaded model at once are named."""
     case = threads(single, begins, thread)
     found = by("concurrency.detect_overlapping_calls", case)
@@ -174,7 +170,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> 
     assert found == [expected]
 
 
-def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPackage) -> None:
+def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: Zoo) -> None:
     """Nobody could look at the call itself. A buffer that calls write themselves is not blamed."""
     for model, name, count in (("ranker", "head.weight", 1), ("counter", "seen", 0)):
         case = package_case(zoo(model))
@@ -190,7 +186,7 @@ def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPa
 
 
 @pytest.mark.parametrize("name", ["plugin", "ranker"])
-def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
+def test_an_unregistered_operator(zoo: Zoo, name: str) -> None:
     """The operator that the load lacks is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
@@ -222,7 +218,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
 VIEWS = ["head.bias", "head.weight"]
 
 
-def given_views(zoo: ZooPackage, *calls: dict[str, Any], **more: Any) -> DiagnosisState:
+def given_views(zoo: Zoo, *calls: dict[str, Any], **more: Any) -> DiagnosisState:
     """Make a package whose constants were given as views, and that was then called."""
     case = failing(package_case(zoo("ranker")))
     update = phase(2, load=1, how="load_constants", arguments=[False, True], views=VIEWS)
@@ -246,7 +242,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
     ],
     ids=["views", "whole", "not copied", "copied otherwise", "after the call", "not come back"],
 )
-def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
+def test_views_that_an_update_copies_are_named(zoo: Zoo, more: dict[str, Any], count: int) -> None:
     """Possible at first; proven if the call passes with constants in memory of their own."""
     case = given_views(zoo, CALL, **more)
     found = by("constants.detect", case)

@@ -18,7 +18,7 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import Context
 from mcp_server.worker.report import TensorFacts
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     GOOD_IDS,
     called,
@@ -39,7 +39,7 @@ Sourceless = Callable[[str], Path]
 
 
 @pytest.fixture
-def sourceless(zoo: ZooPackage, tmp_path: Path) -> Sourceless:
+def sourceless(zoo: Zoo, tmp_path: Path) -> Sourceless:
     """A function that makes the zoo's package without its C++ sources, next to its inputs."""
 
     def make(name: str) -> Path:
@@ -65,9 +65,7 @@ OWN_FAILURES = {
 
 
 @pytest.mark.parametrize(("code", "line", "text"), OWN_FAILURES.values(), ids=OWN_FAILURES)
-def test_a_failure_of_the_scripts_own_is_a_script_error(
-    tmp_path: Path, code: str, line: int, text: str
-) -> None:
+def test_a_failure_of_the_script_is_a_script_error(tmp_path: Path, code: str, line: int, text: str) -> None:
     """The line is named, and AOTInductor is not blamed, since none of it had run."""
     found = of_script(tmp_path, code)
     assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
@@ -84,18 +82,14 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
         ("import no_such_module\n", "no_such_module"),
     ],
 )
-def test_a_script_that_never_reaches_aotinductor_is_inconclusive(
-    tmp_path: Path, code: str, words: str
-) -> None:
+def test_a_script_without_aotinductor_is_inconclusive(tmp_path: Path, code: str, words: str) -> None:
     """A wrapper that starts something else is not called healthy. An inactive environment is no error."""
     found = of_script(tmp_path, code)
     assert found.outcome == "inconclusive" and words in found.summary.lower()
 
 
 @pytest.mark.slow
-def test_a_package_without_sources_takes_an_unknown_number_of_inputs(
-    sourceless: Sourceless, tmp_path: Path
-) -> None:
+def test_a_package_without_sources_takes_unknown_inputs(sourceless: Sourceless, tmp_path: Path) -> None:
     """It runs, so there is no fault, and the verdict says that the inputs were not compared."""
     package = sourceless("ranker")
     found = of_package(lambda name: package, tmp_path, "ranker", "inputs")
@@ -119,7 +113,7 @@ UNREADABLE = b"\x80\x04cos\nsystem\n(S'touch owned'\ntR."  # a pickle that runs 
 
 
 @thorough
-def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_read_are_no_success(zoo: Zoo, tmp_path: Path) -> None:
     """`check-devices` first says that nothing is known about them, and exits as for "inconclusive"."""
     (tmp_path / "inputs.pt").write_bytes(UNREADABLE)
     code, text = shown(tmp_path, "check-devices", "--package", str(zoo("ranker")), "--inputs", "inputs.pt")
@@ -129,7 +123,7 @@ def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Pa
 
 
 @pytest.mark.parametrize("taken", ["diagnose", "try_fix"])
-def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
+def test_a_wrong_model_name_is_a_wrong_call(zoo: Zoo, tmp_path: Path, taken: str) -> None:
     """The error lists the package's names. Nothing is run, and the package is not blamed."""
     with pytest.raises(ProblemError) as caught:
         tool(taken, tmp_path, package=zoo("ranker"), model_name="nope")
@@ -162,9 +156,7 @@ assert torch.isfinite(ready(*torch.load(sys.argv[2], weights_only=True))).all()
     "before",
     [pytest.param("", id="alone", marks=thorough), pytest.param(SELF_TEST, id="after a call in Python")],
 )
-def test_a_host_out_of_sight_is_told_what_the_package_refuses(
-    zoo: ZooPackage, tmp_path: Path, before: str
-) -> None:
+def test_a_host_out_of_sight_is_told_what_the_package_refuses(zoo: Zoo, tmp_path: Path, before: str) -> None:
     """The hook did not see the failing call, but the host's recording shows the input with other strides."""
     package = zoo("logarithm")
     script = tmp_path / "serve.py"
@@ -206,7 +198,7 @@ def observed(package: Path) -> DiagnosisState:
 
 @settings(max_examples=few(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(missing=st.sets(st.sampled_from(PARTS)))
-def test_nothing_relies_on_what_was_not_looked_at(zoo: ZooPackage, missing: set[str]) -> None:
+def test_nothing_relies_on_what_was_not_looked_at(zoo: Zoo, missing: set[str]) -> None:
     """Whatever is missing, every detector and gain answers, and a verdict is possible, but no proven one.
 
     No intervention was tried, and the call itself is no refusal.
@@ -239,7 +231,7 @@ def test_a_script_that_refuses_its_arguments_is_told_so(tmp_path: Path) -> None:
     assert "--batch" in found.summary and "after --" in found.summary and not found.next_steps
 
 
-def test_what_nothing_could_be_run_with_is_not_tried_again(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_what_nothing_could_be_run_with_is_not_tried_again(zoo: Zoo, tmp_path: Path) -> None:
     """The next step asks for a different Python, for other inputs, or for the missing inputs."""
     pickled = tmp_path / "inputs.pt"
     pickled.write_bytes(pickle.dumps([1, Path("x")], protocol=2))

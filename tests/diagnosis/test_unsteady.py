@@ -15,7 +15,7 @@ from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
 from mcp_server.worker.report import TensorFacts
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     Line,
     by,
@@ -55,7 +55,7 @@ def writes(kind: str, *checksums: str) -> list[Line]:
     return [{"event": "outputs", "run": kind, "checksums": [checksums[-1]]}, *told]
 
 
-def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
+def test_outputs_that_follow_what_new_memory_holds(zoo: Zoo) -> None:
     """The first launch whose result changes with the bytes of new memory is guilty, as likely."""
     case = case_of(zoo("plugin"), second=True, filled=False)
     (found,) = detect(case)
@@ -67,18 +67,16 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
     assert (found.weak, confidence(found, case)) == (False, "likely")
 
 
-def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
+def test_a_call_that_repeats_is_healthy_and_says_so(zoo: Zoo) -> None:
     """Equal repeats are evidence of health, but the verdict says that the numbers have no reference."""
     case = case_of(zoo("plugin"), second=True, filled=True)
     assert list(detect(case)) == [] and look("watch_repeats").gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
-    assert (
-        "To check the numbers" in summary and "halve_rows" in summary and "Only the author knows" in summary
-    )
+    assert all(each in summary for each in ("To check the numbers", "halve_rows", "Only the author knows"))
 
 
-def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_what_a_package_alone_does_not_show_is_said(zoo: Zoo, tmp_path: Path) -> None:
     """A good call of a package alone is possibly healthy: numbers, arguments and state are unknown."""
     case = case_of(zoo("logarithm"), second=True, filled=True)
     case.given = Given((), ("args[0]", "args[1]"))
@@ -96,18 +94,15 @@ class Drawing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, case: DiagnosisState, op: str) -> None:
         assert case.view is not None
         launch = case.view.wrapper.launches[0]
-        monkeypatch.setattr(
-            "mcp_server.diagnosis.causes.wrong_output.drawing_launches", lambda _case: [(op, launch)]
-        )
+        drawing = "mcp_server.diagnosis.causes.wrong_output.drawing_launches"
+        monkeypatch.setattr(drawing, lambda _case: [(op, launch)])
         self.case = case
 
     def found(self) -> list[Suspect]:
         return list(detect(self.case))
 
 
-def test_dropout_in_a_package_is_suspected_and_not_claimed(
-    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_dropout_in_a_package_is_suspected(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A package with dropout is not called healthy. The verdict names it, and what would settle it."""
     case = case_of(zoo("logarithm"), second=False, filled=False)
     found = Drawing(monkeypatch, case, "native_dropout").found()
@@ -117,9 +112,7 @@ def test_dropout_in_a_package_is_suspected_and_not_claimed(
     assert "export in evaluation mode to see" in verdict.summary
 
 
-def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
-    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_of_a_script_that_ends_well_is_its_own(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A successful program with dropout, and a model that samples, are not suspected."""
     case = case_of(zoo("logarithm"), second=False, filled=False)
     assert Drawing(monkeypatch, case, "randn").found() == []
@@ -127,7 +120,7 @@ def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
     assert Drawing(monkeypatch, case, "native_dropout").found() == []
 
 
-def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
+def test_the_journal_names_the_kernel_of_a_hang(zoo: Zoo) -> None:
     """If the journal names a launch, the call as a whole is not accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
     assert by("hang.detect_hanging_call", case) == []
@@ -202,9 +195,7 @@ def test_an_overflow_that_a_later_operator_hides_is_named(op: str, code: str, na
     found = by("nan_or_inf.detect_made_in_eager", case)
     told = [(each.category, confidence(each, case), each.summary[-58:]) for each in found]
     text = " Eager mode is off by up to 8, the package by 0.5."
-    assert [(*each[:2], each[2].endswith(text)) for each in told] == [
-        ("wrong_output", "likely", True)
-    ] * named
+    assert [(*e[:2], e[2].endswith(text)) for e in told] == [("wrong_output", "likely", True)] * named
 
 
 @pytest.mark.parametrize(("same", "eager", "told"), [(True, "not_known", False), (False, "varies", True)])
@@ -228,9 +219,7 @@ def test_nan_in_another_call_is_remarked(tmp_path: Path) -> None:
     assert any("Call 1 of 2 returned NaN" in remark for remark in verdict.remarks)
 
 
-LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace(
-    "risk above 1", "9.2 ms a request"
-)
+LATE = RAISED.replace("assert scores.max() < 1", "assert took < 5").replace("risk above 1", "9 ms a request")
 
 
 def test_a_check_of_time_is_told_as_cost() -> None:
@@ -323,7 +312,7 @@ model(x.clone())
 """
 
 
-def test_a_buffer_that_each_call_changes_is_named(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_buffer_that_each_call_changes_is_named(zoo: Zoo, tmp_path: Path) -> None:
     """The second call gives other numbers than the first. Made alone, it gives the first call's."""
     names = {name: str(tmp_path / f"{name}.pt") for name in ("inputs", "first")}
     torch.save([torch.ones(4, 8)], names["inputs"])

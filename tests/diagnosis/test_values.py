@@ -24,7 +24,7 @@ from mcp_server.tools.kernel_io import FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker.report import OddElement
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import (
     DIFFERS,
     REFERENCE,
@@ -69,9 +69,7 @@ def test_a_fake_function_that_disagrees() -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(
-    zoo: ZooPackage, refused: bool
-) -> None:
+def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(zoo: Zoo, refused: bool) -> None:
     """If only package and program differ, it is no fault yet, but needs a closer look."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), *([REFERENCE] if refused else []))
@@ -83,7 +81,7 @@ def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(
     assert refused or silent_suspicion(case)
 
 
-def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
+def watched(zoo: Zoo, **facts: Any) -> DiagnosisState:
     """Make a call that gave NaN, and whose launches were watched."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = run("plain", "", called(nan=1))
@@ -98,7 +96,7 @@ def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     return case
 
 
-def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
+def test_the_launch_that_made_nan_is_guilty(zoo: Zoo) -> None:
     """A kernel made NaN of good inputs. It is named with the model inputs that it depends on."""
     (found,) = detect(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
@@ -106,7 +104,7 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
 
 
-def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: ZooPackage) -> None:
+def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: Zoo) -> None:
     """An example is a running total: no element of the input is out of bounds by itself."""
     facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": OddElement(value="261")}
     case = watched(zoo, **facts, launch=1)
@@ -115,7 +113,7 @@ def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: 
     assert case.view is not None and all(label in found.summary for label in case.view.inputs_behind(1))
 
 
-def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
+def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: Zoo) -> None:
     """It is a fault of a program that fails because of it, but not of a package alone."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     why = "the model itself writes nan where x is False"
@@ -126,18 +124,16 @@ def test_nan_that_a_model_writes_itself_may_be_a_mark(zoo: ZooPackage) -> None:
     assert [found.weak for found in by("nan_or_inf.detect_bad_values", case)] == [False]
 
 
-def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: ZooPackage) -> None:
+def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: Zoo) -> None:
     """Even if NaN is the symptom, the verdict only says what the model writes, and accuses nothing."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     case.symptom = Symptom(seen="nan")
     case.runs["script"] = run("script")
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
     computed, why = "0 / 0 is nan", "the model itself writes nan where x is False"
-    for explanation, healthy in ((computed, False), (why, True)):
-        case.origin = Origin(
-            launch_index=1, kernel="k", fault_launch=1, expression="x", explanation=explanation
-        )
-        assert case.nan_accepted is healthy, explanation
+    for said, healthy in ((computed, False), (why, True)):
+        case.origin = Origin(launch_index=1, kernel="k", fault_launch=1, expression="x", explanation=said)
+        assert case.nan_accepted is healthy, said
     (found,) = by("nan_or_inf.detect_bad_values", case)
     assert not found.harmful and f"T{why[1:]}." in health_summary(case)
 
@@ -146,9 +142,7 @@ def test_a_program_that_succeeds_with_nan_of_its_own_model_is_healthy(zoo: ZooPa
     ("eager", "weak", "harmful", "healthy"),
     [(None, True, True, False), (True, True, True, True), (False, False, True, False)],
 )
-def test_nan_in_a_program_that_ended_well(
-    zoo: ZooPackage, eager: bool | None, weak: bool, harmful: bool, healthy: bool
-) -> None:
+def test_nan_after_a_good_end(zoo: Zoo, eager: bool | None, weak: bool, harmful: bool, healthy: bool) -> None:
     """Open if eager mode has NaN or was not run. A fault if eager mode has none."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     case.runs["script"] = run("script")
@@ -160,7 +154,7 @@ def test_nan_in_a_program_that_ended_well(
     assert not healthy or "NaN in its outputs" in health_summary(case)
 
 
-def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: ZooPackage) -> None:
+def test_a_program_that_ended_well_accepts_the_nan_of_its_input(zoo: Zoo) -> None:
     """Only if the call without that NaN returned finite outputs, and never if NaN is the symptom."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
     case.runs["script"] = run("script")
@@ -222,12 +216,12 @@ def test_an_empty_tensor_is_the_kernels_to_mask(tmp_path: Path) -> None:
         ("returned", "Segmentation fault"),
     ],
 )
-def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage, how: str, text: str) -> None:
+def test_the_launch_of_another_error_is_left_to_others(zoo: Zoo, how: str, text: str) -> None:
     """An error that no bad access explains is not put on memory."""
     assert list(by("illegal_memory_access.detect_last_launch", traced(zoo, how, run("plain", text)))) == []
 
 
-def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: Zoo, tmp_path: Path) -> None:
     """Package and program each get the original inputs, and not those that the other changed."""
     package = zoo("counter")
     request = {
@@ -245,9 +239,7 @@ def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackag
     [(CHECK, True, 1), (CHECK, False, 0), (CHECK.replace("raise RuntimeError", "table"), True, 0)],
     ids=["a check", "departs", "no check"],
 )
-def test_an_input_that_the_call_changes_may_spoil_a_reference(
-    zoo: ZooPackage, text: str, equal: bool, count: int
-) -> None:
+def test_an_input_that_changes_may_spoil_a_reference(zoo: Zoo, text: str, equal: bool, count: int) -> None:
     """If a check failed without reason, the input is possible, with the model's line that writes it."""
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
@@ -309,7 +301,7 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     assert words in guard_fix(event).text
 
 
-def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
+def test_a_length_made_of_data_is_put_on_its_launch(zoo: Zoo) -> None:
     """The launch that found the length in the data is named, with the input behind it."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
     (found,) = by("value_constraints.detect_size", case)
@@ -332,7 +324,7 @@ def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
     assert found.intervention is not None and found.intervention.changes[0].high == 5
 
 
-def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
+def looped(zoo: Zoo, numbers: list[int]) -> DiagnosisState:
     """Make a call that timed out. Its journal ends with these launches, which all returned."""
     case = package_case(zoo("loop"))
     case.runs["plain"] = run("plain", ending="timeout")
@@ -344,7 +336,7 @@ def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
     return case
 
 
-def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
+def test_a_launch_outside_of_loops_hangs_by_itself(zoo: Zoo) -> None:
     """If the journal ends after a loop or in its first iterations, the last launch is named."""
     for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
         case = looped(zoo, numbers)

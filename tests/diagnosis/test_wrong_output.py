@@ -18,9 +18,9 @@ from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.package.pytorch.text import ConstantValues
 from mcp_server.runtime.context import decode
 from mcp_server.tools.failing import FailureShown
-from tests.conftest import ZooPackage, torch_environment
+from tests.conftest import Zoo, torch_environment
 from tests.diagnosis.support import (
-    OTHER_WEIGHTS,
+    OTHER_DATA,
     by,
     called,
     capture,
@@ -37,11 +37,11 @@ from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
 
-def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
+def test_other_constants_explain_a_departure(zoo: Zoo) -> None:
     """Other weights in the package are the cause. The launch that diverges only shows it."""
     case = diverged(zoo)
     assert case.with_eager is not None
-    case.with_eager = case.with_eager.model_copy(update={"other_constants": [decode(OTHER_WEIGHTS)]})
+    case.with_eager = case.with_eager.model_copy(update={"other_constants": [decode(OTHER_DATA)]})
     best = ranked(detect(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
@@ -65,7 +65,7 @@ LAST = {"3.matrix.weight": 1, "3.matrix.bias": 1}
     ],
 )
 def test_zeros_are_remarked_where_constants_of_that_name_have_none(
-    zoo: ZooPackage, name: str, shape: tuple[int, ...], others: dict[str, int], told: bool
+    zoo: Zoo, name: str, shape: tuple[int, ...], others: dict[str, int], told: bool
 ) -> None:
     """A matrix or weight of zeros is unusual. A bias is, only if other layers' or all biases are not zero."""
     case = package_case(zoo("ranker"))
@@ -84,7 +84,7 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     assert (name in found) == told
 
 
-def test_a_weight_that_makes_values_overflow_is_tried_smaller(zoo: ZooPackage) -> None:
+def test_a_weight_that_makes_values_overflow_is_tried_smaller(zoo: Zoo) -> None:
     """It is far larger than the others. Its outputs are not finite, so no expected ones are needed."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(nan=1))
@@ -97,7 +97,7 @@ def test_a_weight_that_makes_values_overflow_is_tried_smaller(zoo: ZooPackage) -
     assert found.guilty.name == "gate.weight" and found.intervention is not None
 
 
-def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage) -> None:
+def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: Zoo) -> None:
     """Weights are first exchanged in every layer, like a renaming. Those that helped are named."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
@@ -114,7 +114,7 @@ def test_weights_of_one_shape_are_tried_under_each_others_names(zoo: ZooPackage)
     assert by("constants.detect_exchanged", case) == []
 
 
-def test_an_operator_of_torch_is_not_the_users(zoo: ZooPackage) -> None:
+def test_an_operator_of_torch_is_not_the_users(zoo: Zoo) -> None:
     """The package calls both through the proxy executor."""
     case = package_case(zoo("plugin"))
     assert case.package is not None and own_code(case) == ["aoti_torch_cpu_halve_rows"]
@@ -123,7 +123,7 @@ def test_an_operator_of_torch_is_not_the_users(zoo: ZooPackage) -> None:
 
 
 @pytest.mark.parametrize(("off", "weak"), [(0.12, True), (0.5, False)])
-def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, off: float, weak: bool) -> None:
+def test_differences_as_large_as_rounding_accuse_nobody(zoo: Zoo, off: float, weak: bool) -> None:
     """In bfloat16, one step is 1/256 of a number, and the package has no more digits."""
     case = package_case(zoo("ranker"))
     assert case.package is not None
@@ -143,7 +143,7 @@ CASTS = "aoti_compile_and_package(..., inductor_configs={'emulate_precision_cast
 CHECKED = "AssertionError: Tensor-likes are not close!"
 
 
-def compared(zoo: ZooPackage, *, reference: bool | None = True, within: bool = True) -> DiagnosisState:
+def compared(zoo: Zoo, *, reference: bool | None = True, within: bool = True) -> DiagnosisState:
     """Make a script whose check rejected outputs that differ from eager's, compared with float64."""
     case = package_case(zoo("ranker"))
     case.workload = ScriptWorkload(script=Path("serve.py"))
@@ -167,7 +167,7 @@ def concluded(case: DiagnosisState, directory: Path) -> Verdict:
     ("effect", "sure"), [(None, "likely"), (Effect.SAME, "likely"), (Effect.GONE, "proven")]
 )
 def test_a_check_that_is_stricter_than_rounding_is_no_fault(
-    zoo: ZooPackage, tmp_path: Path, effect: Effect | None, sure: str
+    zoo: Zoo, tmp_path: Path, effect: Effect | None, sure: str
 ) -> None:
     """Nobody is accused, and the verdict says how much the check must allow.
 
@@ -185,9 +185,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(
 
 
 @pytest.mark.parametrize("more", [{"within": False}, {"reference": False}, {"reference": None}])
-def test_what_rounding_does_not_explain_stays_a_fault(
-    zoo: ZooPackage, tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_what_rounding_does_not_explain_stays_a_fault(zoo: Zoo, tmp_path: Path, more: dict[str, Any]) -> None:
     """One wrong element, or a check that compares with other values than eager's, stays a fault."""
     case = compared(zoo, **more)
     assert look("emulate_precision_casts").gain(case, []) == 0
@@ -225,7 +223,7 @@ def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str)
     assert found.fix is not None and found.fix.after == CASTS
 
 
-def test_a_verdict_says_which_of_several_calls_was_checked(zoo: ZooPackage) -> None:
+def test_a_verdict_says_which_of_several_calls_was_checked(zoo: Zoo) -> None:
     """The outputs of one call are compared with the expected ones, so nothing is said of the others."""
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called(), {"event": "checked_outputs", "status": 0})

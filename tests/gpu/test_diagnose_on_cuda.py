@@ -126,9 +126,7 @@ def test_a_users_kernel_is_proven_by_its_corrected_line(cuda_context: Context, t
 
 
 @pytest.mark.parametrize(("name", "kernel", "launch"), USER_KERNELS)
-def test_a_user_kernel_out_of_bounds_is_named(
-    answers: Answers, name: str, kernel: str, launch: int | None
-) -> None:
+def test_user_kernels_out_of_bounds(answers: Answers, name: str, kernel: str, launch: int | None) -> None:
     """For an unchecked access in a user's Triton kernel, the verdict names it, and its launch if known.
 
     If the caller's index is outside its table, the index is at fault.
@@ -156,9 +154,7 @@ def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
     assert (seen.outcome, seen.category) == ("no_fault", None), seen.summary
 
 
-def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
-    cuda_zoo: CudaZoo, cuda_context: Context
-) -> None:
+def test_a_trial_goes_on_after_a_device_assert(cuda_zoo: CudaZoo, cuda_context: Context) -> None:
     """With the offending id clamped, the failure is gone. A bystander in the same trial asserts again."""
     call = call_of_package(cuda_zoo.call("ranker", "bad-index"))
     ids = inputs.Leaf(0, "args[0]")
@@ -168,9 +164,7 @@ def test_a_device_assert_ends_each_process_and_the_trial_goes_on(
     assert gone.side_effects.known and not gone.side_effects
 
 
-def test_a_triton_expression_is_replaced_and_compiled_as_inductor_did(
-    cuda_zoo: CudaZoo, cuda_context: Context
-) -> None:
+def test_a_triton_expression_is_compiled_as_inductor_did(cuda_zoo: CudaZoo, cuda_context: Context) -> None:
     """With the logarithm of at least 1e-6, NaN disappears and other rows stay."""
     call = call_of_package(cuda_zoo.call("logarithm", "bad-nan"))
     opened = open_package(cuda_zoo.package("logarithm"))

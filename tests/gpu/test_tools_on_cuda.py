@@ -43,9 +43,7 @@ def test_a_bad_index_is_stable_and_its_root_is_the_assertion(answers: Answers) -
     assert {run.failure.family for run in result.runs if run.failure} == {"device_assert_index"}
 
 
-def test_the_text_of_the_crash_leads_to_the_input(
-    answers: Answers, cuda_zoo: CudaZoo, cuda_context: Context
-) -> None:
+def test_the_crash_leads_to_the_input(answers: Answers, cuda_zoo: CudaZoo, cuda_context: Context) -> None:
     """From real output and package, the launch that asserts and the input behind the index are named."""
     repeated = answers["repeat-bad-index"].result()
     log = repeated.runs[0].log.path
@@ -185,9 +183,7 @@ def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
     assert verdict["confidence"] == "proven"
 
 
-def test_a_call_takes_as_long_as_without_the_recorder(
-    cuda_zoo: CudaZoo, tmp_path: Path, in_memory: Path
-) -> None:
+def test_the_recorder_costs_a_call_nothing(cuda_zoo: CudaZoo, tmp_path: Path, in_memory: Path) -> None:
     """Medians of 300 calls, process by process, are within a tenth in one of three rounds."""
     call = cuda_zoo.call("ranker", "inputs")
     recorded = tmp_path / "recorded.pt2"

@@ -63,9 +63,8 @@ def make_tf32(directory: Path) -> None:
     """Make the packages whose products use TF32."""
     if not (directory / f"{TF32}.pt2").exists():
         argv = [sys.executable, "-W", "ignore", "-m", "tests.gpu.tf32_model", str(directory)]
-        done = subprocess.run(
-            argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        env = torch_environment()
+        done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{TF32}: {done.stderr[-4000:]}"
 
 

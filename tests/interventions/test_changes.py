@@ -291,9 +291,7 @@ def test_constants_that_the_package_lacks_are_told(masked: Path, tmp_path: Path)
         (["--constants", "{weights}"], "the package has none of these constants"),
     ],
 )
-def test_a_change_that_cannot_be_made_is_an_error(
-    masked: Path, tmp_path: Path, words: list[str], what: str
-) -> None:
+def test_an_impossible_change_is_an_error(masked: Path, tmp_path: Path, words: list[str], what: str) -> None:
     """Exit status 2, with what is allowed. No file of the user is changed."""
     weights, before = saved(tmp_path, "weights.pt", {"tabel.weight": torch.zeros(2)}), masked.read_bytes()
     asked = [word.format(weights=weights) for word in words]

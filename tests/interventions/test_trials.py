@@ -14,7 +14,7 @@ from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved
 from tests.zoo.names import nightly, thorough
@@ -23,7 +23,7 @@ IDS = inputs.Leaf(0, "args[0]")
 
 
 @pytest.mark.slow
-def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_nan_goes_with_its_element_and_stays_with_another(zoo: Zoo, tmp_path: Path) -> None:
     """Rows without NaN stay the same within tolerance."""
     package = zoo("logarithm")
     scale = inputs.Leaf(1, "args[1]")
@@ -38,7 +38,7 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
 
 
 @pytest.mark.slow
-def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: Zoo, tmp_path: Path) -> None:
     """A missing element, another environment and an invalid package are tried with one that works.
 
     Another package is loaded only for its own call: the calls around it stay the same.
@@ -75,7 +75,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
+def bad(zoo: Zoo, tmp_path: Path) -> tuple[Path, Path, list[str]]:
     """The package, inputs with one row of NaN, and the operator."""
     operators = tmp_path / "operators.py"
     operators.write_text(OPERATOR)
@@ -146,9 +146,7 @@ def constants_of(directory: Path, constants: Mapping[str, torch.Tensor]) -> dict
 
 
 @pytest.mark.slow
-def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
-    zoo: ZooPackage, tmp_path: Path
-) -> None:
+def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(zoo: Zoo, tmp_path: Path) -> None:
     """A new load omits both constants of the update, then only the one that is enough, with its element."""
     package = zoo("logarithm")
     bias = torch.zeros(16).index_fill(0, torch.tensor([7]), float("nan"))
@@ -163,7 +161,7 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
 
 
 @pytest.mark.slow
-def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: Zoo, tmp_path: Path) -> None:
     """Only the update: 32 MB are copied over a constant of 64 bytes, unless it has its own memory."""
     update = constants_of(tmp_path, {"inp.bias": torch.zeros(8 << 20)[:16]})
     call = TriedCall({"package": zoo("logarithm"), "steps": [update]})
@@ -181,9 +179,8 @@ def good(nan: int = 0, found: events.Comparison | None = None) -> Seen:
 
 
 def raised(text: str, family: str = "", during: str = "calling") -> Seen:
-    return Seen(
-        "raised", events.CallFacts("x", "k", "raised", during=during), text=text, family=family, essence=text
-    )
+    facts = events.CallFacts("x", "k", "raised", during=during)
+    return Seen("raised", facts, text=text, family=family, essence=text)
 
 
 def compared(cured: int, left: int, new: int, innocent: int = 0) -> events.Comparison:

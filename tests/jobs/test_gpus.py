@@ -21,7 +21,7 @@ from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.runtime.failure import ONLY_FIRST, launched
 from mcp_server.tools.capture import capture
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.jobs.support import appears
 from tests.zoo.names import nightly, thorough
 
@@ -124,7 +124,7 @@ async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
 
 
 @pytest.mark.slow
-def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_cpu_package_waits_for_nobody(zoo: Zoo, tmp_path: Path) -> None:
     """The call of a CPU package runs even if another job has the GPU."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")

@@ -110,9 +110,7 @@ async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
 
 async def test_leftover_processes(tmp_path: Path) -> None:
     """A background process that a program leaves is killed, and does not delay the result."""
-    code = (
-        "setsid sh -c 'echo $$ > pid.part; mv pid.part pid; exec sleep 60' & while [ ! -e pid ]; do :; done"
-    )
+    code = "setsid sh -c 'echo $$ > part; mv part pid; exec sleep 60' & while [ ! -e pid ]; do :; done"
     done = await finish(tmp_path, ("sh", "-c", code))
     assert done.ok
     assert all_dead([int((tmp_path / "pid").read_text())], 0)

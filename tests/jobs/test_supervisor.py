@@ -59,9 +59,7 @@ def test_server_that_dies_while_it_asks(sent: bytes) -> None:
         ("kill -KILL $PPID; sleep 60", ("signal", None, "SIGKILL")),
     ],
 )
-async def test_how_a_program_ended(
-    tmp_path: Path, end: str, expected: tuple[str, int | None, str | None]
-) -> None:
+async def test_how_it_ended(tmp_path: Path, end: str, expected: tuple[str, int | None, str | None]) -> None:
     """Each way to end has its own name. There is a return code only if the program exited."""
     done = await finish(tmp_path, ("sh", "-c", end))
     assert (done.ending, done.returncode, done.signal) == expected

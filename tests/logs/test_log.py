@@ -79,10 +79,7 @@ def test_ranks_are_told_apart() -> None:
         lines += [f"[rank0]: {text}", f"[rank1]: {text.replace('serve', 'other')}"]
     facts = read(*lines)
     assert set(facts.processes) == {"0", "1"}
-    assert {exception.user_frames[0].file for exception in facts.exceptions} == {
-        "/app/serve.py",
-        "/app/other.py",
-    }
+    assert {each.user_frames[0].file for each in facts.exceptions} == {"/app/serve.py", "/app/other.py"}
 
 
 @pytest.mark.parametrize(
@@ -120,9 +117,7 @@ def test_late_cause_finds_room() -> None:
 
 # Logs as files, and the prefixes of their lines.
 
-FIRST = (
-    "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 6(at::kFloat) but got: 4(at::kInt)\n"
-)
+FIRST = "RuntimeError: input_handles[0]: unmatched dtype, expected: 6(at::kFloat) but got: 4(at::kInt)\n"
 LAST = "RuntimeError: index out of bounds: 0 <= tmp4 < 32L\n"
 
 
@@ -201,21 +196,19 @@ def test_the_rank_that_failed_first(text: str, rank: str, how: str) -> None:
 
 def test_a_rank_cannot_speak_for_the_launcher() -> None:
     """A line with a rank prefix belongs to the program, even if it looks like one of the launcher."""
-    words = read_launcher(
-        ["1: srun: error: n1: task 0: Killed", "0: srun: error: Unable to allocate resources"]
-    )
+    lines = ["1: srun: error: n1: task 0: Killed", "0: srun: error: Unable to allocate resources"]
+    words = read_launcher(lines)
     assert words.first is None and words.refused == ""
+
+
+QUEUED = "srun: job 7 queued and waiting for resources\n"
 
 
 @pytest.mark.parametrize(
     "text, waiting, refused",
     [
-        ("srun: job 7 queued and waiting for resources\n", True, False),
-        (
-            "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources\n",
-            False,
-            False,
-        ),
+        (QUEUED, True, False),
+        (f"{QUEUED}srun: job 7 has been allocated resources\n", False, False),
         ("srun: error: Unable to allocate resources: Invalid partition name specified\n", False, True),
         ("srun: unrecognized option '--gpu'\n", False, True),
         ("srun: error: Unable to create step\nsrun: error: n1: task 0: Killed\n", False, False),

@@ -45,10 +45,8 @@ def test_debugger_backtrace() -> None:
     """gdb's backtrace gives the signal and the frames, without arguments."""
     report = read_native(lines_of("null-read.gdb.txt"))
     assert report.signal == "SIGSEGV"
-    assert [(frame.function, frame.line) for frame in report.backtrace] == [
-        ("cpp_fused_add_0", 1),
-        ("main", 2),
-    ]
+    frames = [(frame.function, frame.line) for frame in report.backtrace]
+    assert frames == [("cpp_fused_add_0", 1), ("main", 2)]
 
 
 def test_frames_of_a_package_are_generated() -> None:
@@ -93,9 +91,8 @@ def test_a_recorded_race() -> None:
     report = read_sanitizer_file(RECORDINGS / "shared-race.racecheck.txt")
     (site,) = report.faults
     assert (site.kind, site.kernel, site.line) == ("race", "neighbour_kernel", 5)
-    assert site.text.endswith(
-        " and Read access at neighbour_kernel+0x180 in neighbour_kernel.cu:6 [2048 hazards]"
-    )
+    read = "Read access at neighbour_kernel+0x180 in neighbour_kernel.cu:6 [2048 hazards]"
+    assert site.text.endswith(f" and {read}")
     assert (report.errors, report.complete, site.launch_offset) == (1, True, None)
 
 

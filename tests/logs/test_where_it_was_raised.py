@@ -7,11 +7,7 @@ import pytest
 from mcp_server.logs.log import read_log
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
-CALL = (
-    f"{TORCH}/export/pt2_archive/_package.py",
-    "__call__",
-    "flat_outputs = self.loader.boxed_run(flat_inputs)",
-)
+CALL = (f"{TORCH}/export/pt2_archive/_package.py", "__call__", "self.loader.boxed_run(flat_inputs)")
 COMPILE = (f"{TORCH}/_inductor/__init__.py", "aot_compile", "flat, options = _aoti_flatten_inputs(")
 PYTREE = (f"{TORCH}/utils/_pytree.py", "treespec_dumps", "raise NotImplementedError(")
 OWN = ("/app/serve.py", "main", "runner(x)")
@@ -32,15 +28,11 @@ def root_of(facts: Any) -> Any:
 ODD = "RuntimeError: something unheard of"
 ERRNO_2 = "FileNotFoundError: [Errno 2] No such file or directory: "
 WRAPPED = "torch._inductor.exc.InductorError: "
-HOOK = (
-    "/opt/aoti-debug/mcp_server/worker/capture/journal.py",
-    "wrapper",
-    "result = original(*args, **kwargs)",
-)
+HOOK = ("/opt/mcp_server/worker/capture/journal.py", "wrapper", "result = original(*args, **kwargs)")
 LOADING = ("/app/serve.py", "main", "model = torch._inductor.aoti_load_package(path)")
 LOAD_WRONGLY = (*LOADING[:2], "model = torch._inductor.aoti_load_package(path, runners=8)")
 UNPACKING = (
-    "RuntimeError: Failed to extract zip file m/x.so to destination file /tmp/a/x.so, mz_zip error string: "
+    "RuntimeError: Failed to extract zip file x.so to destination file /tmp/x.so, mz_zip error string: "
 )
 IN_CPP = "frame #8: torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**) + 0x90f (0x7f)"
 RAISED = "\nException raised from meta at /pytorch/LinearAlgebra.cpp:194\n"
@@ -78,16 +70,14 @@ NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long a
         (ODD, (LOADING,), "invalid_package"),
         # except if Python refused the arguments before the call
         (
-            "TypeError: aoti_load_package() got an unexpected keyword argument 'runners'",
+            "TypeError: aoti_load_package() got an unexpected keyword argument",
             (LOAD_WRONGLY,),
             "script_error",
         ),
         (ODD, (OWN, CALL, HOOK), "input_mismatch"),
     ],
 )
-def test_the_place_of_an_exception_decides(
-    text: str, frames: tuple[tuple[str, str, str], ...], first: str
-) -> None:
+def test_where_it_was_raised_decides(text: str, frames: tuple[tuple[str, str, str], ...], first: str) -> None:
     """The first candidate of the root is as expected, or its family and first candidate."""
     root = root_of(read(text, *frames))
     assert first in (root.candidates[0], f"{root.family.id} {root.candidates[0]}")
@@ -99,10 +89,7 @@ def test_the_place_of_an_exception_decides(
     [
         ("ERROR:intake:parcel refused", False),
         ("2026-01-02 03:04:05 ERROR parcel refused", False),
-        (
-            "W1120 22:23:52.231000 4351 torch/_inductor/package/package.py:120] Loading outdated pt2 file.",
-            True,
-        ),
+        ("W1120 22:23:52.231000 4351 torch/_inductor/package/package.py:120] Loading outdated file.", True),
         ("parcel 7", True),
     ],
 )
@@ -132,9 +119,7 @@ def test_the_members_of_an_archive_tell_what_it_is(members: list[str], family: s
     assert root is not None and (root.family.id, root.category) == (family, "invalid_package")
 
 
-NO_FILES = (
-    "[W1121 model_package_loader.cpp:932] Failed to remove temporary directory /tmp/a: Too many open files"
-)
+NO_FILES = "[W1121 package_loader.cpp:9] Failed to remove temporary directory /tmp/a: Too many open files"
 
 
 def test_a_package_that_cannot_be_opened() -> None:

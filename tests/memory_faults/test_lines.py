@@ -243,9 +243,7 @@ def test_side_and_distance(name: str, side: str, outside: int | None, category: 
         ("read_far", "index >= 0", "kernel"),
     ],
 )
-def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
-    name: str, mask: str, guilty: str, tmp_path: Path
-) -> None:
+def test_a_mask_of_the_other_side_is_the_kernels(name: str, mask: str, guilty: str, tmp_path: Path) -> None:
     """If a user's kernel masks one side of an index, it is at fault; if it masks none, the index is."""
     load = "tl.load(table + index * width + col"
     fault = joined(name, tmp_path, changes={f"{load})": f"{load}, {mask})"})

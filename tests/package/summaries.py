@@ -11,7 +11,7 @@ from mcp_server.package.members import DirectoryContainer, ModelFiles
 from mcp_server.package.signature import read_signature
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.recorded import RECORDINGS
 
 WRAPPERS = RECORDINGS / "wrappers"
@@ -103,9 +103,8 @@ def _launch(wrapper: Any, flow: Dataflow, launch: Launch) -> Iterator[str]:
 
 
 def _argument(argument: Argument) -> str:
-    view = (
-        f" as {argument.view.sizes} {argument.view.strides} {argument.view.offset}" if argument.view else ""
-    )
+    seen = argument.view
+    view = f" as {seen.sizes} {seen.strides} {seen.offset}" if seen else ""
     partial = " partly" if argument.partial else ""
     value = f"{argument.target} {argument.role}{partial}{view}" if argument.is_tensor else argument.expression
     return f"{argument.name or argument.position}: {argument.kind} {value}"
@@ -118,7 +117,7 @@ def _written_by(flow: Dataflow, launch: Launch, argument: Argument) -> str:
     return f" <- {', '.join(writers)}" if writers else ""
 
 
-def read(zoo: ZooPackage, name: str) -> Any:
+def read(zoo: Zoo, name: str) -> Any:
     package = open_package(zoo(name))
     return read_wrapper(package.wrapper_text, package.kernel_text)
 

@@ -14,7 +14,7 @@ import pytest
 from mcp_server.package.archive import open_package
 from mcp_server.package.members import ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.package.archives import (
     Members,
     added,
@@ -32,7 +32,7 @@ from tests.support.programs import recorded
 # Real packages.
 
 
-def test_a_real_package_is_described(zoo: ZooPackage) -> None:
+def test_a_real_package_is_described(zoo: Zoo) -> None:
     """Device, machine, constants, weights, outputs and provenance of a compiled model are read."""
     package = open_package(zoo("ranker"))
     assert (package.models, package.model_name, package.device_type) == (("model",), "model", "cpu")
@@ -49,7 +49,7 @@ def test_a_real_package_is_described(zoo: ZooPackage) -> None:
     assert package.kernel_information and 'extern "C"' in package.kernel_text
 
 
-def test_directories_and_libraries_read_like_the_archive(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_directories_and_libraries_read_like_the_archive(zoo: Zoo, tmp_path: Path) -> None:
     """An unpacked package, its folder of files, its .so, and a compressed copy read like the archive."""
     expected = open_package(zoo("ranker")).inputs
     with zipfile.ZipFile(zoo("ranker")) as archive:
@@ -62,7 +62,7 @@ def test_directories_and_libraries_read_like_the_archive(zoo: ZooPackage, tmp_pa
     assert package.signature == original.signature and package.library == original.library
 
 
-def test_one_of_several_models_is_chosen(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_one_of_several_models_is_chosen(zoo: Zoo, tmp_path: Path) -> None:
     """Models are distinguished by folder. The error for an unknown name lists the known ones."""
     both = changed(zoo("ranker"), tmp_path / "both.pt2", twice)
     assert open_package(both).models == ("model", "coast")
@@ -121,12 +121,7 @@ def sealed(place: int) -> Callable[[Members], object]:
     ],
 )
 def test_what_a_package_lacks_or_contradicts(
-    zoo: ZooPackage,
-    tmp_path: Path,
-    change: Callable[[Members], None],
-    slug: str | None,
-    fatal: bool,
-    said: str,
+    zoo: Zoo, tmp_path: Path, change: Callable[[Members], None], slug: str | None, fatal: bool, said: str
 ) -> None:
     """The package opens, with one defect."""
     package = open_package(changed(zoo("plugin"), tmp_path / "changed.pt2", change))
@@ -140,7 +135,7 @@ def test_what_a_package_lacks_or_contradicts(
         assert open_package(with_cubin).defects == () and len(found) == 1
 
 
-def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_weights_outside_the_library(zoo: Zoo, tmp_path: Path) -> None:
     """Weight files are found by the config. A lost file is fatal, no weights at all is a warning."""
     config = b'{"table.weight": ["weight_0", [32, 16], [16, 1], 0], "head.bias": ["weight_1", [4], [1], 0]}'
     lost_path = changed(zoo("ranker"), tmp_path / "lost.pt2", added("model/weights_config.json", config))
@@ -242,7 +237,7 @@ def test_a_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_a_flipped_byte_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_found(zoo: Zoo, tmp_path: Path) -> None:
     """The checksum of a stored member shows damage that its size does not."""
     data = bytearray(zoo("ranker").read_bytes())
     path = tmp_path / "flipped.pt2"
@@ -377,7 +372,7 @@ def test_files_that_are_no_package(tmp_path: Path, content: bytes | Members, slu
     assert not said.endswith(".pt2") or "unpack" in error.next_call
 
 
-def test_archives_of_torch(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_archives_of_torch(zoo: Zoo, tmp_path: Path) -> None:
     """The error names torch's programs and tensors, missing files, other folders, and partial packages."""
     package = zoo("ranker")
     assert refusal(package.with_name("ranker.exported.pt2")).slug == "torch_export_archive"

@@ -123,9 +123,7 @@ CHOICE = {"Triton": "tl.where({1}, {2}, {0})", "C++": "{1} ? {2} : {0}"}
     st.integers(1, 50),
     st.booleans(),
 )
-def test_exactly_the_allowed_elements_pass(
-    language: str, scale: int, shift: int, size: int, wraps: bool
-) -> None:
+def test_exactly_allowed_elements_pass(language: str, scale: int, shift: int, size: int, wraps: bool) -> None:
     """An element from -300 to 300 is in the reported range exactly if its index passes the check."""
     number, cast = CASTS[language]
     lines = {"tmp1": number.format(scale), "tmp2": number.format(shift), "tmp3": cast.format("tmp0 * tmp1")}

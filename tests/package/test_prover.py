@@ -15,7 +15,7 @@ from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.view import PackageView, view_package
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.memory_faults.support import FAULTS, PROGRAMS, given_to, view_of
 from tests.recorded import RECORDINGS
 from tests.support.programs import recorded
@@ -51,9 +51,8 @@ def triton_poi_0({names}, XBLOCK : tl.constexpr):
 def digits(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, int]], int]:
     """Make an index from digits of `xindex`: its text, with the factor, divisor and modulus of each digit."""
     sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
-    factors = draw(
-        st.lists(st.integers(-(1 << 22), 1 << 28), min_size=len(sizes) + 1, max_size=len(sizes) + 1)
-    )
+    most = len(sizes) + 1
+    factors = draw(st.lists(st.integers(-(1 << 22), 1 << 28), min_size=most, max_size=most))
     found, below = [], 1
     for size, factor in zip(sizes, factors, strict=False):
         found.append((factor, below, size))
@@ -65,9 +64,7 @@ def digits(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, int]], int]:
 
 @settings(max_examples=few(60))
 @given(made=digits(), blocks=st.integers(0, 3))
-def test_an_overflow_is_found_where_one_lane_has_one(
-    made: tuple[str, list[tuple[int, int, int]], int], blocks: int
-) -> None:
+def test_one_lanes_overflow_is_found(made: tuple[str, list[tuple[int, int, int]], int], blocks: int) -> None:
     """Brute force computes all lanes in 64 bits, multiplied and added in the order of the text."""
     text, parts, numel = made
     numel += blocks * 4096 * prod(size or 1 for _, _, size in parts)  # more than are tried one by one
@@ -154,7 +151,7 @@ def test_recorded_cuda_kernels_are_healthy(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
+def test_kernels_of_the_zoo_are_healthy(name: str, zoo: Zoo) -> None:
     """C++ kernels have no defect at the sample's sizes, nor at the largest compiled ones."""
     view, inputs = view_package(zoo(name)), torch.load(zoo(name).with_name(f"{name}.inputs.pt"))
     passed = [GivenTensor(str(t.dtype).removeprefix("torch."), tuple(t.shape), t.stride()) for t in inputs]

@@ -11,7 +11,7 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.runtime.context import Context
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tools.made import MADE
 
 Rebuild = Callable[..., Instrumented]
@@ -24,7 +24,7 @@ def cache() -> Cache:
 
 
 @pytest.fixture(scope="session")
-def rebuild(zoo: ZooPackage, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
+def rebuild(zoo: Zoo, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
     """`rebuild(name, options)`, which gives the instrumented package of a zoo model."""
 
     def make(name: str, options: Options = Options()) -> Instrumented:  # noqa: B008 - frozen

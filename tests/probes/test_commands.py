@@ -31,7 +31,7 @@ from mcp_server.probes.commands import (
 )
 from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.server.clients import data_of, real_server
 
 TOOLCHAIN = Toolchain("2.13.0", ("/t/include",), ("/c/include",))
@@ -109,9 +109,7 @@ def program(path: Path, text: str) -> None:
         ("'", ""),
     ],
 )
-def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
-    cxx: str, chosen: str, tmp_path: Path
-) -> None:
+def test_cxx_comes_before_other_compilers_if_it_is_there(cxx: str, chosen: str, tmp_path: Path) -> None:
     """$CXX is preferred, as in torch. If it does not exist, g++ is used."""
     assert COMPILER is not None
     (tmp_path / "my-compiler").symlink_to(COMPILER)
@@ -120,9 +118,7 @@ def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
 
 
 @pytest.mark.slow
-def test_no_compiler_is_a_reason_and_no_crash(
-    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
-) -> None:
+def test_no_compiler_is_no_crash(zoo: Zoo, context: Context, no_compiler: Path, tmp_path: Path) -> None:
     """The error says what was looked for and what works without it. No incomplete cache entry is left."""
     with pytest.raises(ProblemError, match=r"no C\+\+ compiler") as caught:
         rebuilt(zoo("ranker"), context, tmp_path)
@@ -147,7 +143,7 @@ exit 1
 
 
 @pytest.mark.slow
-def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_workloads_compiler_builds_in_its_environment(zoo: Zoo, tmp_path: Path) -> None:
     """CXX and PATH of the workload count, not those of the server, and the compiler sees its variables."""
     assert COMPILER is not None
     programs, calls = tmp_path / "programs", tmp_path / "calls"
@@ -182,7 +178,7 @@ async def traced(state: Path, arguments: dict[str, Any], found: list[str], **env
         found.append(data_of(await client.call_tool("trace_launches", arguments))["package"])
 
 
-def test_one_builds_and_the_other_waits(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_one_builds_and_the_other_waits(zoo: Zoo, tmp_path: Path) -> None:
     """Each source is compiled once, both get the same package, and nothing incomplete is left."""
     compiler, calls, cache = tmp_path / "own-g++", tmp_path / "calls", tmp_path / "cache"
     compiler.write_text(EMPTY.format(calls=calls, compiler=shutil.which("g++")))
@@ -238,7 +234,7 @@ def wait(until: Callable[[], bool], seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_rebuild_leaves_no_compiler_and_no_entry(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_killed_rebuild_leaves_no_compiler_and_no_entry(zoo: Zoo, tmp_path: Path) -> None:
     """After SIGKILL at a random moment, compilers end within seconds, and the cache has no entry."""
     root = tmp_path / "cache"
     argv = [sys.executable, "-c", BUILD, str(zoo("ranker")), str(root), str(tmp_path)]

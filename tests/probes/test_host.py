@@ -16,7 +16,7 @@ from mcp_server.model import CommandWorkload, PackageWorkload
 from mcp_server.probes.cache import Cache
 from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
-from tests.conftest import ZooPackage, host_of
+from tests.conftest import Zoo, host_of
 from tests.recorded import RECORDINGS
 from tests.support.tools import verdict
 from tests.zoo.names import nightly
@@ -30,7 +30,7 @@ def host() -> Path:
 
 
 def run_host(
-    host: Path, zoo: ZooPackage, cache: Cache, context: Context, mode: str
+    host: Path, zoo: Zoo, cache: Cache, context: Context, mode: str
 ) -> tuple[subprocess.CompletedProcess[str], Any]:
     """Run the package that `trace_launches` returns, in the environment that it names."""
     workload = PackageWorkload(package=zoo("ranker"))
@@ -49,9 +49,7 @@ def run_host(
 
 
 @pytest.mark.slow
-def test_a_host_without_python_writes_the_journal(
-    host: Path, zoo: ZooPackage, cache: Cache, context: Context
-) -> None:
+def test_a_host_without_python_writes_a_journal(host: Path, zoo: Zoo, cache: Cache, context: Context) -> None:
     """A process without an interpreter writes all five launches with their arguments."""
     with host.open("rb") as file:
         needed = [tag.needed for tag in ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
@@ -65,7 +63,7 @@ def test_a_host_without_python_writes_the_journal(
 
 @pytest.mark.slow
 def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
-    host: Path, zoo: ZooPackage, cache: Cache, context: Context
+    host: Path, zoo: Zoo, cache: Cache, context: Context
 ) -> None:
     """The journal ends inside the first launch, whose first argument is the input that cannot be read."""
     done, journal = run_host(host, zoo, cache, context, "unmapped")
@@ -85,7 +83,7 @@ def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
     ],
 )
 def test_the_package_among_the_arguments_of_a_host_is_read(
-    host: Path, zoo: ZooPackage, tmp_path: Path, mode: str, category: str, confidence: str, named: str
+    host: Path, zoo: Zoo, tmp_path: Path, mode: str, category: str, confidence: str, named: str
 ) -> None:
     """The recorder keeps the host's call, and a replay proves the fault, except if the memory is unmapped."""
     argv = [str(host), str(zoo("ranker")), mode]

@@ -28,7 +28,7 @@ from mcp_server.probes.cache import Cache, digest_file
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
-from tests.conftest import ROOT, ZooPackage, torch_environment
+from tests.conftest import ROOT, Zoo, torch_environment
 from tests.probes.conftest import Rebuild
 from tests.served import served
 from tests.support.tools import tool
@@ -56,9 +56,7 @@ def run_once(package: Path, inputs: Path, journal: Path, **env: str) -> subproce
     return child("-c", code, str(package), str(inputs), AOTI_DEBUG_JOURNAL=str(journal), **env)
 
 
-def test_every_model_of_the_zoo_is_the_same_program(
-    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
-) -> None:
+def test_every_model_of_the_zoo_is_the_same_program(zoo: Zoo, rebuild: Rebuild, tmp_path: Path) -> None:
     """Outputs and mutated inputs are bit-identical over three calls, and every launch has probes."""
     source = (ROOT / "tests" / "zoo" / "models.py").read_text()
     assert sorted(re.findall(r"\bEntry\(\s*\"(\w+)\"", source)) == sorted(CPU_MODELS)  # none is left out
@@ -119,7 +117,7 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "kind", "launch"), BAD)
 def test_a_bad_index_ends_the_journal_at_the_guilty_launch(
-    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path, name: str, kind: str, launch: int
+    zoo: Zoo, rebuild: Rebuild, tmp_path: Path, name: str, kind: str, launch: int
 ) -> None:
     """The journal ends at the launch whose kernel asserts, and the error text is that of the original."""
     inputs = inputs_of(zoo(name), f"bad-{kind}")
@@ -132,9 +130,7 @@ def test_a_bad_index_ends_the_journal_at_the_guilty_launch(
     assert bound.strip() in done.stderr
 
 
-def test_launches_are_counted_and_can_be_stopped_at(
-    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
-) -> None:
+def test_launches_are_counted_and_can_be_stopped_at(zoo: Zoo, rebuild: Rebuild, tmp_path: Path) -> None:
     """The body of a while_loop runs three times: same launch numbers, growing sequence.
 
     AOTI_DEBUG_STOP_AT ends the run before that launch, and the error says so.
@@ -175,9 +171,7 @@ def kill_at_random(package: Path, inputs: Path, journal: Path, seed: int) -> Any
     return read_journal_file(journal)
 
 
-def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
-    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
-) -> None:
+def test_a_kill_at_any_time_leaves_a_journal_that_parses(zoo: Zoo, rebuild: Rebuild, tmp_path: Path) -> None:
     """Only the last line may be cut, and only the last call unfinished."""
     for seed in range(3 if THOROUGH else 1):
         journal = kill_at_random(rebuild("ranker").package, inputs_of(zoo("ranker")), tmp_path / "j", seed)
@@ -196,7 +190,7 @@ def observe(context: Context, package: Path, inputs: Path, **request: object) ->
     return served(Context.worker, context, "observe", asked)
 
 
-def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+def test_values_match_what_the_model_computes(zoo: Zoo, rebuild: Rebuild, context: Context) -> None:
     """The last launch's output and the model's output have the same checksum; a view has its own shape.
 
     `launches`, `phases` and `names` restrict the events.
@@ -210,15 +204,12 @@ def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild,
     weight = next(e for e in done.all(events.Argument) if e.name == "hidden_weight")
     assert (weight.shape, weight.stride) == ([16, 32], [1, 16])
     some = {"launches": [1, 2], "phases": ["after"], "names": ["buf1", "out_ptr0"]}
-    seen = [
-        (e.launch, e.phase, e.name) for e in observe(context, package, inputs, **some).all(events.Argument)
-    ]
+    told = observe(context, package, inputs, **some).all(events.Argument)
+    seen = [(event.launch, event.phase, event.name) for event in told]
     assert seen == [(1, "after", "buf1"), (2, "after", "buf3")]
 
 
-def test_tensors_are_saved_below_the_cap(
-    zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
-) -> None:
+def test_tensors_are_saved_below_a_cap(zoo: Zoo, rebuild: Rebuild, context: Context, tmp_path: Path) -> None:
     """A saved tensor is a file with its bytes. Nothing is written beyond `save_bytes`."""
     (tmp_path / "saved").mkdir()
     done = observe(
@@ -235,16 +226,14 @@ def test_tensors_are_saved_below_the_cap(
     assert {Path(str(e.saved)) for e in saved} == set((tmp_path / "saved").iterdir())
 
 
-def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) -> None:
+def test_a_package_without_probes_is_refused(zoo: Zoo, context: Context) -> None:
     """Observing a package without probes is an error and not an empty result."""
     with pytest.raises(ProblemError, match="not instrumented"):
         observe(context, zoo("ranker"), inputs_of(zoo("ranker")))
 
 
 @thorough
-def test_what_a_launch_fills_first_is_not_read_before(
-    zoo: ZooPackage, rebuild: Rebuild, context: Context
-) -> None:
+def test_what_a_launch_fills_first_is_not_read_before(zoo: Zoo, rebuild: Rebuild, context: Context) -> None:
     """With `skip_before`, a buffer that the launch fills is not read before: it might have NaN by chance."""
     inputs = inputs_of(zoo("attention"))
     done = observe(context, rebuild("attention").package, inputs, skip_before={"0": ["buf1"]}, launches=[0])
@@ -266,9 +255,7 @@ workers = [threading.Thread(target=work) for _ in range(threads)]
 """
 
 
-def test_several_runners_and_threads_are_kept_apart(
-    zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
-) -> None:
+def test_runners_and_threads_apart(zoo: Zoo, rebuild: Rebuild, context: Context, tmp_path: Path) -> None:
     """Three threads make sixty calls: each has its five launches in order, on one thread."""
     script = tmp_path / "threads.py"
     script.write_text(THREADS)
@@ -286,7 +273,7 @@ def test_several_runners_and_threads_are_kept_apart(
 # Kernels under a sanitizer.
 
 
-def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+def test_a_good_run_is_traced_whole(zoo: Zoo, rebuild: Rebuild, context: Context) -> None:
     """Two calls have five launches each, with arguments, lines of the wrapper and of the model."""
     rebuild("ranker")
     package = zoo("ranker")
@@ -302,7 +289,7 @@ def test_a_good_run_is_traced_whole(zoo: ZooPackage, rebuild: Rebuild, context: 
 
 
 @thorough
-def test_undefined_behaviour_is_put_on_its_launch_and_input(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_undefined_behaviour_is_put_on_its_launch_and_input(zoo: Zoo, tmp_path: Path) -> None:
     """An index of 2**60 overflows the product with the row size before memory is accessed."""
     torch.save([torch.full((8, 6), 2**60)], tmp_path / "huge.pt")
     workload = PackageWorkload(package=zoo("ranker"), inputs=tmp_path / "huge.pt")

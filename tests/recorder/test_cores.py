@@ -21,7 +21,7 @@ from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.live_process import open_process
 from mcp_server.recorder.replay import candidates
 from mcp_server.recorder.unwind import Unwinder
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.fuzz.made import SLOT, call, recording
 from tests.support.command import typed
 
@@ -235,7 +235,7 @@ def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
 
 
 @pytest.mark.slow
-def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_another_build_of_the_package_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """Addresses of one build mean nothing in another. The error names both builds and the next call."""
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), ONE, build=b"\xab" * 20))
     run = typed("post-mortem", str(tmp_path / "core"), "--package", str(zoo("ranker")))
@@ -244,7 +244,7 @@ def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: Zoo, tmp_path: Path) -> None:
     """Of 300 threads, 44 are reported as not examined, and only the others are counted."""
     threads = b"".join(status(n, pc=0x999) for n in range(300))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), threads))
@@ -258,9 +258,7 @@ def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_
 @pytest.mark.parametrize(
     ("code", "address", "says"), [(1, 0x6FF8, "its stack is used up"), (1, 8, "a null pointer"), (0, 8, "")]
 )
-def test_how_a_process_died_is_told(
-    zoo: ZooPackage, tmp_path: Path, code: int, address: int, says: str
-) -> None:
+def test_how_a_process_died_is_told(zoo: Zoo, tmp_path: Path, code: int, address: int, says: str) -> None:
     """A used-up stack and a null pointer are named. If the signal was sent by somebody, only it is named."""
     access = note(0x53494749, struct.pack("<iii4xQ", 11, 0, code, address))
     (tmp_path / "core").write_bytes(core_of(zoo("ranker"), status(7, 0x999, received=11) + access))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcp_server.recorder.ring import read_recording
-from tests.conftest import ROOT, ZooPackage, builder, example, host_of, torch_environment
+from tests.conftest import ROOT, Zoo, builder, example, host_of, torch_environment
 from tests.support.command import CLI, answered, typed
 from tests.support.tools import tool
 from tests.zoo.names import nightly, thorough
@@ -76,9 +76,7 @@ def the_recording(folder: Path) -> Any:
 @pytest.mark.parametrize(
     ("fault", "status"), [("segv", -11), ("kill", -9), *nightly(("index", -6), ("abort", -6))]
 )
-def test_a_host_of_16_threads_leaves_its_calls(
-    host: Path, recorded: Path, tmp_path: Path, fault: str, status: int
-) -> None:
+def test_a_host_leaves_its_calls(host: Path, recorded: Path, tmp_path: Path, fault: str, status: int) -> None:
     """Whatever ends the host, its threads' calls are kept, with the signal if it can be handled."""
     assert end_of([str(host), str(recorded), "16", "100", "--break", fault], tmp_path / "kept") == status
     found = the_recording(tmp_path / "kept")
@@ -100,9 +98,7 @@ def test_an_update_under_a_call_is_named(package: Path, recorded: Path, tmp_path
     assert end_of([str(host), str(recorded)], tmp_path / "kept") == -6
     found = diagnosed(tmp_path, package=package, recording=tmp_path / "kept")
     assert (found["category"], found["confidence"]) == ("concurrency", "likely"), found
-    told = (
-        r"updated the weights in use at updating\.cpp:\d+ while its last call ran: it began after update \d+"
-    )
+    told = r"updated the weights in use at updating\.cpp:\d+ while its last call ran: .* after update \d+"
     assert re.search(told, found["summary"]) and "swap_constant_buffer" in found["fix"]["text"], found
 
 
@@ -248,7 +244,7 @@ def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_p
         assert "Traceback" not in run.stderr and "defect in this tool" not in run.stderr, run.stderr
 
 
-def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: ZooPackage) -> None:
+def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: Zoo) -> None:
     """The error for another package, another file, no process, or a process without a package says so."""
     assert "had not loaded this package" in refused("post-mortem", core, "--package", zoo("ranker"))
     assert "had not loaded this package" in refused("diagnose", zoo("ranker"), "--recording", core)
@@ -324,11 +320,7 @@ IN_OPERATOR = "is in launch 3, aoti_torch_cpu_halve_rows: "
 FOR_INSTANCE = "waits for a free instance of the model, held by thread"
 HANGING: dict[str, tuple[str, tuple[str, ...], str]] = {  # package, told, guilty
     "gil": ("plugin", (f"{IN_OPERATOR}waits for the GIL, held by", FOR_INSTANCE), "2 threads"),
-    "loop": (
-        "loop",
-        ("computes (inputs float32[8, 8], int64[]); its call began", "; earlier calls took"),
-        "",
-    ),
+    "loop": ("loop", ("computes (inputs float32[8, 8], int64[]); its call began", "; earlier calls"), ""),
     "sleep": ("plugin", (f"{IN_OPERATOR}sleeps (inputs float32[8, 8])", FOR_INSTANCE), "aotizoo::halve_rows"),
     "mutex": ("plugin", ("outside of the package: waits for a mutex, held by",), "2 threads"),
     "rwlock": ("plugin", ("waits for a read-write lock", "No thread holds it for writing"), ""),
@@ -349,7 +341,7 @@ def processor_time(pid: int) -> int:
 
 
 @pytest.mark.parametrize("how", ["openmp", *nightly(*[each for each in HANGING if each != "openmp"])])
-def test_a_hung_process_is_diagnosed_and_goes_on(zoo: ZooPackage, tmp_path: Path, how: str) -> None:
+def test_a_hung_process_is_diagnosed_and_goes_on(zoo: Zoo, tmp_path: Path, how: str) -> None:
     """The verdict says which launch runs, or which thread waits for what, and who holds it.
 
     The package is found in the process, which continues. `loop` runs under the recorder, which knows how long
@@ -564,7 +556,7 @@ def test_a_fork_has_a_recording_of_its_own(recorded: Path, tmp_path: Path) -> No
     assert len(the_recording(tmp_path / "kept").calls) == 2
 
 
-def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_path: Path) -> None:
+def test_a_failed_call_outlasts_the_ring(zoo: Zoo, package: Path, tmp_path: Path) -> None:
     """A host of two packages handled an error of one and continued: the failed call is proven.
 
     Later calls had overwritten it in the ring. The other package is not accused.
@@ -585,9 +577,7 @@ def test_a_failed_call_outlasts_the_ring(zoo: ZooPackage, package: Path, tmp_pat
     assert "the recording has no call of this package" in blameless, blameless
 
 
-def test_a_call_that_does_not_fit_is_taken_before_the_last(
-    package: Path, recorded: Path, tmp_path: Path
-) -> None:
+def test_a_call_that_does_not_fit_is_taken_earlier(package: Path, recorded: Path, tmp_path: Path) -> None:
     """If every call returned, the one with other strides than compiled is suspect."""
     assert of_python("strided", recorded, tmp_path / "kept") == -9
     found = diagnosed(tmp_path, package=package, recording=tmp_path / "kept")
@@ -623,9 +613,7 @@ def test_a_loader_that_ends_under_a_call_is_named(host: Path, package: Path, tmp
 
 
 @pytest.mark.parametrize("folder", ["/dev/null", "shared", *nightly("/proc/self", "/nowhere/at/all")])
-def test_a_folder_that_cannot_be_used_switches_the_recorder_off(
-    recorded: Path, tmp_path: Path, folder: str
-) -> None:
+def test_an_unusable_folder_switches_the_recorder_off(recorded: Path, tmp_path: Path, folder: str) -> None:
     """The host runs without recording, even if others could place a link there for it to write through."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)

@@ -23,8 +23,9 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
 from mcp_server.tools.every_launch import WrongLaunch
-from tests.conftest import ZooPackage, build
+from tests.conftest import Zoo, build
 from tests.diagnosis.support import (
+    DIFFERS,
     GOOD_IDS,
     called,
     capture,
@@ -102,11 +103,9 @@ ERRORS = {
 }
 
 
-def run_package(zoo: ZooPackage, folder: Path, name: str, inputs: str) -> Verdict:
-    package = zoo(name)
-    return diagnosed(
-        folder, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
-    )
+def run_package(zoo: Zoo, folder: Path, name: str, inputs: str) -> Verdict:
+    workload = PackageWorkload(package=zoo(name), inputs=zoo(name).with_name(f"{name}.{inputs}.pt"))
+    return diagnosed(folder, workload)
 
 
 def diagnosed(folder: Path, workload: Workload) -> Verdict:
@@ -114,13 +113,13 @@ def diagnosed(folder: Path, workload: Workload) -> Verdict:
     return served(diagnose, context, workload, budget_s=120)
 
 
-def script(zoo: ZooPackage, folder: Path) -> Verdict:
+def script(zoo: Zoo, folder: Path) -> Verdict:
     path = folder / "serve.py"
     path.write_text("import torch\n\nweights = torch.load('nowhere.pt')\n")
     return diagnosed(folder, ScriptWorkload(script=path, cwd=folder))
 
 
-def cut_package(zoo: ZooPackage, folder: Path) -> Verdict:
+def cut_package(zoo: Zoo, folder: Path) -> Verdict:
     whole, path = zoo("ranker").read_bytes(), folder / "ranker.pt2"
     path.write_bytes(whole[: len(whole) // 2])
     return diagnosed(folder, PackageWorkload(package=path))
@@ -130,8 +129,8 @@ def concluded(case: DiagnosisState, folder: Path) -> Verdict:
     return conclude(detect(case), case, Context(folder, Path(sys.executable)))
 
 
-def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
-    def of_log(_zoo: ZooPackage, folder: Path) -> Verdict:
+def log(category: str) -> Callable[[Zoo, Path], Verdict]:
+    def of_log(_zoo: Zoo, folder: Path) -> Verdict:
         case = DiagnosisState(None)
         place = PLACES.get(category, ("serve.py", 9, "out = model(x)"))
         text = TRACEBACK.format(*place, ERRORS[category])
@@ -141,10 +140,10 @@ def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
     return of_log
 
 
-def mismatch(given: GivenTensor) -> Callable[[ZooPackage, Path], Verdict]:
+def mismatch(given: GivenTensor) -> Callable[[Zoo, Path], Verdict]:
     """A scenario: a call fails, and passes once the input is changed to what was compiled."""
 
-    def of_input(zoo: ZooPackage, folder: Path) -> Verdict:
+    def of_input(zoo: Zoo, folder: Path) -> Verdict:
         case = failing(package_case(zoo("ranker"), given))
         for tried in ranked(detect(case), case)[0].interventions:
             case.trials[tried.key] = trial(tried, Effect.GONE)
@@ -153,14 +152,14 @@ def mismatch(given: GivenTensor) -> Callable[[ZooPackage, Path], Verdict]:
     return of_input
 
 
-def constants(zoo: ZooPackage, folder: Path) -> Verdict:
+def constants(zoo: Zoo, folder: Path) -> Verdict:
     case = failing(package_case(zoo("ranker")))
     given = {"table.weight": {"dtype": "float16", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}}
     case.capture = capture(updates=[phase(1, load=1, how="load_constants", constants=given)])
     return concluded(case, folder)
 
 
-def concurrency(_zoo: ZooPackage, folder: Path) -> Verdict:
+def concurrency(_zoo: Zoo, folder: Path) -> Verdict:
     """Two threads use one single-threaded runner at once."""
     load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": True})
     one = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
@@ -170,24 +169,18 @@ def concurrency(_zoo: ZooPackage, folder: Path) -> Verdict:
     return concluded(case, folder)
 
 
-def hang(zoo: ZooPackage, folder: Path) -> Verdict:
+def hang(zoo: Zoo, folder: Path) -> Verdict:
     case = package_case(zoo("ranker"), GOOD_IDS)
     case.runs["plain"] = run("plain", "", ending="timeout")
     return concluded(case, folder)
 
 
-def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
+def wrong_output(zoo: Zoo, folder: Path) -> Verdict:
     """A script found wrong numbers, and launch 1 of its package diverges from eager mode."""
     case = package_case(zoo("logarithm"))
     case.symptom = Symptom(program=Path("program.pt2"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
-    case.interpreted = worker_run(
-        {
-            "event": "compared",
-            "equal": False,
-            "outputs": [{"output": 0, "elements": 4, "changed": 2, "by": 0.5}],
-        }
-    )
+    case.interpreted = worker_run(DIFFERS)
     where = {"launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "argument": "buf1"}
     differs = "mul is 0.5 instead of 0.25 at [0, 3] (8 of 512 elements), compared with eager mode (in buf1)"
     summary = f"launch 1: {differs}"
@@ -196,13 +189,13 @@ def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
     return concluded(case, folder)
 
 
-def unexplained(zoo: ZooPackage, folder: Path) -> Verdict:
+def unexplained(zoo: Zoo, folder: Path) -> Verdict:
     """The call raises an error that no check explains."""
     case = failing(package_case(zoo("ranker"), GOOD_IDS), "RuntimeError: something odd")
     return concluded(case, folder)
 
 
-SCENARIOS: dict[str, Callable[[ZooPackage, Path], Verdict]] = {
+SCENARIOS: dict[str, Callable[[Zoo, Path], Verdict]] = {
     "index_out_of_bounds": lambda zoo, folder: run_package(zoo, folder, "ranker", "bad-index"),
     "nan_or_inf": lambda zoo, folder: run_package(zoo, folder, "logarithm", "bad-nan"),
     "input_mismatch": lambda zoo, folder: run_package(zoo, folder, "ranker", "bad-dtype"),
@@ -224,7 +217,7 @@ SCENARIOS: dict[str, Callable[[ZooPackage, Path], Verdict]] = {
 NIGHTLY = "input_mismatch"
 
 
-def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
+def told(verdict: Verdict, zoo: Zoo, folder: Path) -> str:
     """What a scenario prints, without what differs between machines."""
     text = as_text(verdict)
     for path in (folder, zoo("ranker").parent, zoo("logarithm").parent, Path(__file__).parents[2]):
@@ -235,9 +228,7 @@ def told(verdict: Verdict, zoo: ZooPackage, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", [*(each for each in SCENARIOS if each != NIGHTLY), *nightly(NIGHTLY)])
-def test_a_verdict_reads_as_its_gold(
-    name: str, gold: dict[str, str], zoo: ZooPackage, tmp_path: Path
-) -> None:
+def test_a_verdict_reads_as_its_gold(name: str, gold: dict[str, str], zoo: Zoo, tmp_path: Path) -> None:
     """Each text equals the gold file. A proven verdict has at most 15 lines and 1,200 characters.
 
     An agent gets at most 1,000 tokens. Each next step is valid and can be typed, and our commands parse.

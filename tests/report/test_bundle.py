@@ -86,9 +86,7 @@ def test_the_listed_command_shows_the_fault_again(
 
 
 @pytest.mark.slow
-def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
-    verdict: Verdict, store: Store, tmp_path: Path
-) -> None:
+def test_a_report_of_a_bundle_and_of_a_verdict(verdict: Verdict, store: Store, tmp_path: Path) -> None:
     """Both give the same page: a bundle needs no other file of the machine."""
     packed(verdict, tmp_path / "b.zip").close()
     (tmp_path / "verdict.json").write_text(verdict.model_dump_json())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ZooPackage, torch_environment
+from tests.conftest import Zoo, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.support.command import answered
 from tests.zoo.names import nightly, thorough
@@ -94,7 +94,7 @@ def loads(package: Path) -> bool:
 
 
 @pytest.mark.parametrize("damage", [*TRIED, *nightly(*(each for each in DAMAGES if each not in TRIED))])
-def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path: Path, damage: str) -> None:
+def test_a_refusal_is_proven_where_the_loader_refused(zoo: Zoo, tmp_path: Path, damage: str) -> None:
     """Otherwise the cause is the one of the call, here an index, and the damage is a remark."""
     package = tmp_path / "damaged.pt2"
     DAMAGES[damage](zoo("ranker"), package)
@@ -111,7 +111,7 @@ def test_a_refusal_is_proven_where_the_loader_refused(zoo: ZooPackage, tmp_path:
 
 
 @thorough
-def test_damage_that_does_no_harm_is_a_remark(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_damage_that_does_no_harm_is_a_remark(zoo: Zoo, tmp_path: Path) -> None:
     """With good inputs the verdict stays `no_fault`; a remark names the damaged member."""
     package = tmp_path / "damaged.pt2"
     DAMAGES["a bit of kernel_information.json"](zoo("ranker"), package)

@@ -14,7 +14,7 @@ from mcp import Client
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.problems import PackageError
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.package.archives import climbing, write
 from tests.server.clients import drive, real_server, text_of
 
@@ -53,7 +53,7 @@ def test_every_tool_that_takes_an_archive_is_called_here() -> None:
 
 
 @pytest.mark.slow
-def test_no_tool_lets_torch_open_it(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_no_tool_lets_torch_open_it(zoo: Zoo, tmp_path: Path) -> None:
     """Each tool says that the archive was refused, and the file outside is never written."""
     package = zoo("ranker")
     unsafe, outside = climbing(package, tmp_path / "unsafe.pt2")
@@ -86,7 +86,7 @@ def test_no_tool_lets_torch_open_it(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torch_alone_writes_the_file_outside(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_torch_alone_writes_the_file_outside(zoo: Zoo, tmp_path: Path) -> None:
     """The archive of these tests does harm where nobody checks it (torch 2.13)."""
     unsafe, outside = climbing(zoo("ranker"), tmp_path / "unsafe.pt2")
     done = subprocess.run(
@@ -133,7 +133,7 @@ def test_what_torch_itself_refuses_passes(tmp_path: Path, cut: int) -> None:
     refuse_unsafe(path)
 
 
-def test_archives_of_real_packages_pass(zoo: ZooPackage) -> None:
+def test_archives_of_real_packages_pass(zoo: Zoo) -> None:
     """A package, its exported program and its inputs, as torch writes them."""
     package = zoo("ranker")
     for name in ("ranker.pt2", "ranker.exported.pt2", "ranker.inputs.pt"):

@@ -22,9 +22,8 @@ ERAS: tuple[Era, ...] = ("legacy", "auto")
 
 
 def sample_server(state: Path) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=sys.executable, args=["-m", "tests.server.sample", str(state)], cwd=ROOT
-    )
+    args = ["-m", "tests.server.sample", str(state)]
+    return StdioServerParameters(command=sys.executable, args=args, cwd=ROOT)
 
 
 def real_server(state: Path, **env: str) -> StdioServerParameters:

@@ -51,9 +51,7 @@ def refused(context: Context, name: str, **values: Any) -> ProblemError:
     return problem.value
 
 
-def test_what_is_reduced_takes_what_the_other_tools_take(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_reduced_takes_what_other_tools_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`reduce` takes a script with arguments and variables, or a program with specs and imports."""
     monkeypatch.chdir(folder.parent)
     around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
@@ -160,10 +158,8 @@ def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
         assert [job["tool"] for job in jobs] == ["echo", "echo"]
         assert {job["state"] for job in jobs} == {"finished"}
         handles = [job["job_id"] for job in jobs]
-        assert (
-            json.loads(await read(client, f"aoti-debug://jobs/{handles[0]}/result.json"))["result"]["steps"]
-            == 2
-        )
+        stored = json.loads(await read(client, f"aoti-debug://jobs/{handles[0]}/result.json"))
+        assert stored["result"]["steps"] == 2
 
     talk_to(tmp_path / "state", talk, era)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mcp_server.jobs.supervisor import children_of
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.jobs.support import all_dead
 from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
@@ -27,14 +27,7 @@ SOON_S = 15.0  # a server that waited for its jobs would take minutes
 
 # Messages on stdio.
 
-LINES = (
-    "nonsense",
-    "{",
-    "",
-    "[]",
-    '{"jsonrpc":"2.0","id":"a","method":7}',
-    '{"jsonrpc":"2.0","id":1,"result":3}',
-)
+LINES = ("no", "{", "", "[]", '{"jsonrpc":"2.0","id":"a","method":7}', '{"jsonrpc":"2.0","id":1,"result":3}')
 
 
 def test_a_line_that_is_no_message_ends_nothing(tmp_path: Path) -> None:
@@ -105,7 +98,7 @@ REST: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "arguments"), [("diagnose", {"inputs": SPECS}), *(THOROUGH * REST)])
 def test_a_large_package_holds_nobody_up(
-    tool: str, arguments: dict[str, Any], large_package: Path, zoo: ZooPackage, tmp_path: Path
+    tool: str, arguments: dict[str, Any], large_package: Path, zoo: Zoo, tmp_path: Path
 ) -> None:
     """While the package is read, pings are answered at once."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
@@ -141,12 +134,8 @@ def test_reading_a_large_log_ends_at_once(tmp_path: Path, large_log: Path, how: 
             time.sleep(0.05)
         begun = time.monotonic()
         if how == "cancel":
-            say_cancel = {
-                "jsonrpc": "2.0",
-                "method": "notifications/cancelled",
-                "params": {"requestId": number},
-            }
-            speaker.write(json.dumps(say_cancel))
+            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+            speaker.write(json.dumps(cancel))
         else:
             assert speaker.server.stdin is not None
             speaker.server.stdin.close()

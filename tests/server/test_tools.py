@@ -26,7 +26,7 @@ from mcp_server.server.app import INSTRUCTIONS
 from mcp_server.server.running import steps_in
 from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.server.clients import Era, data_of, drive, real_server, sample_server, text_of
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
@@ -121,11 +121,8 @@ def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
     async def talk(client: Client) -> None:
         ids = tmp_path / "ids"
         begun = data_of(await client.call_tool("run_child", {"file": str(ids), "wait_s": 0.5}))
-        assert (
-            begun["state"] == "running"
-            and begun["tool"] == "run_child"
-            and begun["progress"] == ["step 1: child"]
-        )
+        assert (begun["state"], begun["tool"]) == ("running", "run_child")
+        assert begun["progress"] == ["step 1: child"]
         step = begun["next_steps"][0]
         assert step["tool"] == "wait_job"
         looked = data_of(await client.call_tool("wait_job", {**step["arguments"], "wait_s": 0}))
@@ -233,9 +230,7 @@ def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) ->
     arguments = {name for tool in listed for name in tool["inputSchema"]["properties"]}
     assert named <= known | arguments
     core = tools("core")
-    said, rest = (
-        [t["description"] for t in core if (t["name"] == "run_tool") is own] for own in (False, True)
-    )
+    said, rest = ([t["description"] for t in core if (t["name"] == "run_tool") is o] for o in (False, True))
     unlisted = [rf"\b{name}\b" for name in known - {tool["name"] for tool in core}]
     assert all(re.search(name, *rest) and not re.search(name, " ".join(said)) for name in unlisted)
 
@@ -293,7 +288,7 @@ BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 
 
 @pytest.mark.slow
-def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_package_is_diagnosed(zoo: Zoo, tmp_path: Path) -> None:
     """The verdict on a bad index comes in both channels, within the limit, with readable artifacts.
 
     A later call, with torch imported already, gives the same verdict, evidence and number of runs.

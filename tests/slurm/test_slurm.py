@@ -17,7 +17,7 @@ import pytest
 from mcp_server.jobs.child import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, Zoo
 from tests.jobs.support import OF_EACH_RANK, all_dead, family, python, within
 from tests.slurm.conftest import Cluster
 
@@ -59,9 +59,7 @@ def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "launcher, goes_on", [("srun -n 2", "off"), ("srun -N 2 -n 2 --kill-on-bad-exit", "on")]
 )
-def test_the_failing_rank(
-    launcher: str, goes_on: str, cluster: Cluster, zoo: ZooPackage, tmp_path: Path
-) -> None:
+def test_the_failing_rank(launcher: str, goes_on: str, cluster: Cluster, zoo: Zoo, tmp_path: Path) -> None:
     """The failing rank is named, its call is diagnosed, and its output is a file."""
     verdict = diagnosed(launcher, tmp_path, str(zoo("ranker")), goes_on)
     assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
@@ -73,16 +71,14 @@ def test_the_failing_rank(
     assert cluster.queued() == 0
 
 
-def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: Zoo, tmp_path: Path) -> None:
     """There is no fault for a program that did not run, and srun's reason is quoted."""
     verdict = diagnosed("srun -n 2 --partition=nowhere", tmp_path, str(zoo("ranker")), "off")
     assert verdict["outcome"] == "inconclusive"
     assert "Invalid partition name" in json.dumps(verdict["evidence"])
 
 
-def test_a_package_is_rebuilt_once(
-    cluster: Cluster, zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rebuilt_once(cluster: Cluster, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under two ranks, only one finds the toolchain, compiles and runs, so the trace has one call."""
     monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
     specs = json.dumps([{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}])

@@ -26,17 +26,13 @@ def assert_program_agrees(
     program: PytorchProgram, function: Callable[..., Any], given: Sequence[torch.Tensor]
 ) -> None:
     """Assert that the program gives the results of a function in eager mode."""
-    want = [
-        each
-        for each in tree_leaves(function(*(each.clone() for each in given)))
-        if isinstance(each, torch.Tensor)
-    ]
+    leaves = tree_leaves(function(*(each.clone() for each in given)))
+    want = [each for each in leaves if isinstance(each, torch.Tensor)]
     try:
         got = run_program(program, given)
         for first, second in zip(got, want, strict=True):
-            close = (
-                {"rtol": 2e-2, "atol": 2e-2} if first.element_size() == 2 else {"rtol": 1e-4, "atol": 1e-4}
-            )
+            most = 2e-2 if first.element_size() == 2 else 1e-4
+            close = {"rtol": most, "atol": most}
             torch.testing.assert_close(first, second, equal_nan=True, check_stride=False, **close)
     except Exception as error:
         raise AssertionError(f"{error}\n{program.text}") from error

@@ -32,9 +32,8 @@ class Speaker:
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> int:
         self._number += 1
-        self.write(
-            json.dumps({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params or {}})
-        )
+        request = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params or {}}
+        self.write(json.dumps(request))
         return self._number
 
     def hear(self, seconds: float = 30) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.context import Context
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.served import served
 from tests.server.clients import MOST_TOKENS, tokens
 
@@ -48,7 +48,7 @@ def verdict(
     return found
 
 
-def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
+def of_package(zoo: Zoo, directory: Path, name: str, inputs: str) -> Verdict:
     return of_call(directory, zoo(name), inputs)
 
 

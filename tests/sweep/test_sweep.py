@@ -157,9 +157,8 @@ def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
           - {{name: two, log: index.log, gpus: 0}}
           - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
     """
-    found = anyio.run(
-        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address))
-    )
+    out, nodes = Results(tmp_path / "out"), lambda: Cluster(cluster.address)
+    found = anyio.run(lambda: sweep(plan(tmp_path, text), out, nodes))
     assert [case.ended for case in found.cases] == ["verdict"] * 3
     assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
 
@@ -206,9 +205,7 @@ def _ancestors(pid: int) -> Iterator[int]:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_sweep_json_of_somebody_else_is_not_written_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_sweep_json_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sweep continues only in a folder with results of an earlier sweep."""
     (tmp_path / "cases.yaml").write_text("cases: [{package: x.pt2}]")
     out = tmp_path / "out"

@@ -64,9 +64,8 @@ def scaled(where: Path) -> None:
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
     partial = where / "scaled.partial.pt2"
     with torch.no_grad():
-        torch._inductor.aoti_compile_and_package(
-            torch.export.export(model, (x, 0.7)), package_path=str(partial)
-        )
+        exported = torch.export.export(model, (x, 0.7))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(partial))
         torch.save(list(model(x, 0.7)), where / "scaled.right.pt")
         torch.save(list(model(x, 0.3)), where / "scaled.other-right.pt")
     torch.save([x, 0.7], where / "scaled.inputs.pt")

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.program_seen import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.render import as_text
-from tests.conftest import CACHE, ROOT, ZooPackage, compiled_once, torch_environment
+from tests.conftest import CACHE, ROOT, Zoo, compiled_once, torch_environment
 from tests.support.tools import BY_NAME, of_call, tool
 from tests.zoo.names import nightly, thorough
 
@@ -128,9 +128,7 @@ def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path:
     ],
     ids=["shape", "no file of torch"],
 )
-def test_an_expectation_that_cannot_be_one_is_an_error(
-    scaled: Path, tmp_path: Path, made: object, what: str
-) -> None:
+def test_impossible_expectations_are_errors(scaled: Path, tmp_path: Path, made: object, what: str) -> None:
     """The expectation has another shape than the output, or is no file of torch.save."""
     path = tmp_path / "expect.pt"
     if made is None:
@@ -218,7 +216,7 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_in_each_others_place_is_proven(
-    zoo: ZooPackage, package: str, body: str, category: str, named: str, tmp_path: Path
+    zoo: Zoo, package: str, body: str, category: str, named: str, tmp_path: Path
 ) -> None:
     """Both have the same dtype and shape. Only a call with them exchanged gives the expected outputs."""
     program, load = tmp_path / "serve.py", f"torch._inductor.aoti_load_package({str(zoo(package))!r})"
@@ -230,7 +228,7 @@ def test_what_is_in_each_others_place_is_proven(
 
 
 @thorough
-def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_infinity_is_followed_through_a_product_to_its_input(zoo: Zoo, tmp_path: Path) -> None:
     """A negative factor changes its sign. The product that first shows it did not create it."""
     x = torch.randn(8, 10, 32)
     x[2, 4, 7] = float("-inf")
@@ -255,9 +253,8 @@ def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("silent")
     # CUDA cannot be used in a fork of a process that has initialized it.
     argv = [sys.executable, "-W", "ignore", "-m", "tests.symptom.models", "silent", str(folder), "cuda"]
-    done = subprocess.run(
-        argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    env = torch_environment()
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder / "silent.pt2"
 

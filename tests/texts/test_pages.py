@@ -59,9 +59,8 @@ def test_links_and_anchors_exist(text: Path) -> None:
 
 def test_every_page_of_the_site_is_reachable() -> None:
     """Each page of the documentation is linked from another text."""
-    linked = {
-        (text.parent / link).resolve() for text in TEXTS for link, _ in LINK.findall(text.read_text()) if link
-    }
+    links = ((text, link) for text in TEXTS for link, _ in LINK.findall(text.read_text()) if link)
+    linked = {(text.parent / link).resolve() for text, link in links}
     pages = {path for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md"}
     assert pages - linked == set()
 

@@ -12,7 +12,7 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
-from tests.conftest import CACHE, ZooPackage
+from tests.conftest import CACHE, Zoo
 from tests.support.tools import tool
 from tests.worker.support import Of
 from tests.zoo.names import thorough
@@ -93,7 +93,7 @@ def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> 
 
 
 @thorough
-def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_inputs_that_the_program_was_not_exported_for_are_refused(zoo: Zoo, tmp_path: Path) -> None:
     """A guard of the program rejects the inputs in eager mode as well."""
     with pytest.raises(ProblemError, match="the compiler's") as refused:
         workload = exported(tmp_path, lambda x: x + 1, torch.ones(3))
@@ -110,7 +110,7 @@ def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -
     assert (found.outcome, found.decisions, found.workaround) == ("not_found", [], None)
 
 
-def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_package_without_its_program_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """A package cannot be compiled again, and the error says what can."""
     with pytest.raises(ProblemError, match="cannot be compiled again") as refused:
         tool("bisect", tmp_path / "job", package=zoo("logarithm"))

@@ -10,7 +10,7 @@ import pytest
 from mcp_server.logs.captured import read_capture
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import hook_environment
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.worker.support import QUICK, captured, captured_command
 from tests.zoo.names import nightly
 
@@ -20,7 +20,7 @@ LOAD = "import sys, torch\nmodel = torch._inductor.aoti_load_package(sys.argv[1]
 READ = "inputs = torch.load(sys.argv[2])\n"
 
 
-def test_the_failing_call_is_kept_with_its_line_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_failing_call_is_kept_with_its_line_and_inputs(zoo: Zoo, tmp_path: Path) -> None:
     """The call that raised is recorded as failed, with the user's line and its inputs."""
     package = zoo("ranker")
     bad = package.with_name("ranker.bad-index.pt")
@@ -38,7 +38,7 @@ def test_the_failing_call_is_kept_with_its_line_and_inputs(zoo: ZooPackage, tmp_
     assert seen.processes[0].exited and seen.finished.returncode == 1 and not seen.notes
 
 
-def test_the_program_behaves_as_without_the_hook(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_program_behaves_as_without_the_hook(zoo: Zoo, tmp_path: Path) -> None:
     """Output, exit status, sys.path and traceback are the same with and without the hook."""
     package = zoo("ranker")
     code = (
@@ -68,7 +68,7 @@ sys.exit(5)
     assert plain.returncode == 5 and "index out of bounds" in plain.stdout
 
 
-def test_every_way_of_loading_threads_and_processes(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_every_way_of_loading_threads_and_processes(zoo: Zoo, tmp_path: Path) -> None:
     """The raw loader, load_package, threads, a subprocess and a fork are recorded, with each thread."""
     code = """
 import os, subprocess, sys, threading, torch
@@ -91,18 +91,14 @@ os.wait()
     package = zoo("ranker")
     seen = captured(tmp_path, code, str(package), str(package.with_name("ranker.inputs.pt")))
     assert seen.finished.ok
-    assert sorted(call.thread_name for call in seen.calls) == [
-        "MainThread",
-        "MainThread",
-        "worker 0",
-        "worker 1",
-    ]
+    threads = sorted(call.thread_name for call in seen.calls)
+    assert threads == ["MainThread", "MainThread", "worker 0", "worker 1"]
     assert all(call.outcome == "ok" for call in seen.calls)
     assert len({call.pid for call in seen.calls}) == len(seen.processes) == 3
     assert [load.options["run_single_threaded"] for load in seen.loads] == [True, False]
 
 
-def test_a_crash_inside_the_call_is_told_from_one_after_it(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_crash_inside_the_call_is_told_from_one_after_it(zoo: Zoo, tmp_path: Path) -> None:
     """A call that never returned is the failing one. If the process dies later, no call is."""
     package = zoo("plugin")
     inputs = str(package.with_name("plugin.inputs.pt"))
@@ -126,7 +122,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_call_that_takes_far_longer_than_its_like_ends_the_run(
-    zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If requested, the program prints its stacks and is ended long before the time limit."""
     monkeypatch.setattr("mcp_server.tools.capture.STALLED_S", 4.0)
@@ -149,7 +145,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
     assert "in halve_rows" in seen.finished.output.read_text()
 
 
-def test_constants_and_a_failed_comparison(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_constants_and_a_failed_comparison(zoo: Zoo, tmp_path: Path) -> None:
     """An update is recorded with given and missing names, a failed assert_close with both sides."""
     package = zoo("logarithm")
     code = (
@@ -171,9 +167,7 @@ def test_constants_and_a_failed_comparison(zoo: ZooPackage, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("value", "kept", "exact"), [("3", 3, True), *nightly(("{3}", "{3}", False))])
-def test_a_compile_is_kept_before_it_fails(
-    zoo: ZooPackage, tmp_path: Path, value: str, kept: int | str, exact: bool
-) -> None:
+def test_failed_compiles_are_kept(zoo: Zoo, tmp_path: Path, value: str, kept: int | str, exact: bool) -> None:
     """Program and options are recorded although the compile raised. A note names inexact options."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
     code = f"""
@@ -225,9 +219,8 @@ def test_a_module_run_with_m_and_the_users_own_sitecustomize(tmp_path: Path) -> 
     """The user's sitecustomize runs after the hook's, and `-m` programs see no difference."""
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.USER_SITE = __name__\n")
     (tmp_path / "program").mkdir()
-    (tmp_path / "program" / "__main__.py").write_text(
-        "import sys\nprint(USER_SITE, sys.modules['sitecustomize'])\n"
-    )
+    code = "import sys\nprint(USER_SITE, sys.modules['sitecustomize'])\n"
+    (tmp_path / "program" / "__main__.py").write_text(code)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     hooked = {**env, **hook_environment(tmp_path, {"PYTHONPATH": str(tmp_path)})}
     argv = [sys.executable, "-m", "program"]
@@ -239,7 +232,7 @@ def test_a_module_run_with_m_and_the_users_own_sitecustomize(tmp_path: Path) -> 
     assert not runs[1].stderr
 
 
-def test_too_large_inputs_are_left_out_with_a_notice(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_too_large_inputs_are_left_out_with_a_notice(zoo: Zoo, tmp_path: Path) -> None:
     """Inputs above the cap are not saved, the call continues, and the notice says why."""
     package = zoo("ranker")
     env = {"AOTI_DEBUG_CAPTURE_CAP": "100"}

@@ -11,7 +11,7 @@ import pytest
 from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package, read_metadata
 from mcp_server.tools.machine import ISA_FLAGS, Compiler, Machine, find_problems, find_tool
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.package.archives import Members, changed, name_ending, without
 from tests.support.tools import tool
 
@@ -27,7 +27,7 @@ def package(path: Path, inputs: Path | list[TensorSpec] | None = None, **more: o
 
 
 @pytest.mark.slow
-def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_good_inputs_of_a_file_fit(zoo: Zoo, tmp_path: Path) -> None:
     """The result of a healthy package has machine, package and inputs, and no problem."""
     path = zoo("jagged")
     result = checked(tmp_path, package(path, path.with_name("jagged.inputs.pt")))
@@ -43,7 +43,7 @@ def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
     assert len(result.model_dump_json()) < LIMIT
 
 
-def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
+def test_specs_need_no_torch(zoo: Zoo, tmp_path: Path, bare_python: Path) -> None:
     """Without torch, specs are compared, and the result says what is unknown."""
     specs = [TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0")]
     result = checked(tmp_path, package(zoo("ranker"), specs), bare_python)
@@ -52,7 +52,7 @@ def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path)
     assert len(result.unknown) == 1 and "torch cannot be imported" in result.unknown[0]
 
 
-def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
+def test_a_file_without_torch_is_unknown(zoo: Zoo, tmp_path: Path, bare_python: Path) -> None:
     """Without torch, an inputs file cannot be read. The result says so, and checks the package."""
     path = zoo("ranker")
     result = checked(tmp_path, package(path, path.with_name("ranker.inputs.pt")), bare_python)
@@ -79,11 +79,10 @@ def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path
         assert result.machine.temp_free_bytes and result.machine.python == str(bare_python)
 
 
-def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path, zoo: ZooPackage) -> None:
+def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path, zoo: Zoo) -> None:
     """CXX may have flags, as for Inductor. A static C++ runtime and a missing compiler are problems."""
-    static = checked(
-        tmp_path / "a", package(zoo("ranker"), env={"CXX": "g++ -static-libstdc++"}), bare_python
-    )
+    built = package(zoo("ranker"), env={"CXX": "g++ -static-libstdc++"})
+    static = checked(tmp_path / "a", built, bare_python)
     assert static.machine.compiler.links_cxx_runtime == ""
     assert [p.category for p in static.problems] == ["toolchain"] and "statically" in static.problems[0].what
     missing = checked(tmp_path / "b", package(zoo("ranker"), env={"CXX": "no-such-compiler"}), bare_python)
@@ -112,7 +111,7 @@ def machine(**changes: object) -> Machine:
     return Machine.model_validate({**facts, **changes})
 
 
-def cuda_package(zoo: ZooPackage, directory: Path, capability: str = "90") -> Package:
+def cuda_package(zoo: Zoo, directory: Path, capability: str = "90") -> Package:
     """Write the CPU package with a CUDA package's metadata, and a tensor on a GPU."""
 
     def relabel(members: Members) -> None:
@@ -139,9 +138,7 @@ Told = list[tuple[str, bool, str]]  # category, certainty, words
         ("100", "103", True),
     ],
 )
-def test_cubins_run_on_their_own_major_architecture(
-    zoo: ZooPackage, tmp_path: Path, compiled: str, here: str, runs: bool
-) -> None:
+def test_the_architecture_of_cubins(zoo: Zoo, tmp_path: Path, compiled: str, here: str, runs: bool) -> None:
     """A cubin needs the same major architecture, and at least the compiled minor one."""
     problems = find_problems(cuda_package(zoo, tmp_path, compiled), machine(gpus=[gpu(here)]))
     assert [p.category for p in problems] == ([] if runs else ["arch_mismatch"])
@@ -163,7 +160,7 @@ HERE: list[tuple[str, dict[str, object], int, Told]] = [
 ]
 
 
-def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
+def package_of(kind: str, zoo: Zoo, directory: Path) -> Package:
     """A package: of the zoo, for CUDA, with a library for another processor, or without a library."""
     if kind == "cuda":
         return cuda_package(zoo, directory)
@@ -180,7 +177,7 @@ def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
 
 @pytest.mark.parametrize(("kind", "changes", "device_index", "told"), HERE)
 def test_what_does_not_fit_this_machine(
-    zoo: ZooPackage, tmp_path: Path, kind: str, changes: dict[str, object], device_index: int, told: Told
+    zoo: Zoo, tmp_path: Path, kind: str, changes: dict[str, object], device_index: int, told: Told
 ) -> None:
     """Driver, device, processor, disk space and operators are compared. An unknown state is no problem."""
     problems = find_problems(package_of(kind, zoo, tmp_path), machine(**changes), device_index=device_index)

@@ -11,7 +11,7 @@ from torch import nn
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
 from mcp_server.package.archive import open_package
-from tests.conftest import CACHE, ZooPackage
+from tests.conftest import CACHE, Zoo
 from tests.package.archives import changed, without
 from tests.support.tools import tool
 from tests.zoo.names import nightly, thorough
@@ -60,7 +60,7 @@ def compared(
     return tool("compare_with_eager", directory / "job", workload, **options)
 
 
-def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> Any:
+def compared_zoo(zoo: Zoo, directory: Path, name: str, **more: Any) -> Any:
     """Compare a zoo model with its program. `more` replaces fields of the workload, or the program."""
     package = zoo(name)
     exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
@@ -69,7 +69,7 @@ def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> An
 
 
 @pytest.fixture(scope="module")
-def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other_weights(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of `norms` with one weight of its fourth linear layer changed, as for a stale package."""
     program = torch.export.load(zoo("norms").with_name("norms.exported.pt2"))
     with torch.no_grad():
@@ -83,7 +83,7 @@ HEALTHY = ("norms", "conv", "ranker", "jagged", "bags", "attention")
 
 
 @pytest.mark.parametrize("name", ["counter", *nightly(*HEALTHY)])
-def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+def test_no_launch_of_a_healthy_package_is_wrong(zoo: Zoo, tmp_path: Path, name: str) -> None:
     """Fusion, changed buffers, reused memory, copied weights and views are not faults."""
     result = compared_zoo(zoo, tmp_path, name)
     assert (result.outcome, result.kind, result.other_constants) == ("agrees", None, []), result.summary
@@ -94,16 +94,14 @@ def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path
 
 
 @thorough
-def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_launches_of_branches_are_named_as_not_judged(zoo: Zoo, tmp_path: Path) -> None:
     """Their nodes represent the whole branch, so launches are not judged, but outputs are compared."""
     result = compared_zoo(zoo, tmp_path, "branch")
     assert result.outcome == "agrees" and "5 not judged" in result.summary
     assert {each.why for each in result.every_launch.unjudged} == {"it is in a branch or a loop"}
 
 
-def test_the_wrong_launch_is_named_with_its_weight(
-    zoo: ZooPackage, tmp_path: Path, other_weights: Path
-) -> None:
+def test_the_wrong_launch_is_named_with_its_weight(zoo: Zoo, tmp_path: Path, other_weights: Path) -> None:
     """A weight of layer 3 differs: its product is wrong, and later launches only get bad inputs."""
     result = compared_zoo(zoo, tmp_path, "norms", exported=other_weights)
     assert (result.outcome, result.kind) == ("differs", "error")
@@ -118,9 +116,7 @@ def test_the_wrong_launch_is_named_with_its_weight(
 
 
 @thorough
-def test_without_provenance_only_outputs_are_judged(
-    zoo: ZooPackage, tmp_path: Path, other_weights: Path
-) -> None:
+def test_without_provenance_only_outputs_are_judged(zoo: Zoo, tmp_path: Path, other_weights: Path) -> None:
     """No launch is accused, and the result says how to get provenance."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without("kernel_information.json"))
     result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
@@ -130,7 +126,7 @@ def test_without_provenance_only_outputs_are_judged(
 
 
 @thorough
-def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
+def test_without_probes_outputs_are_compared(zoo: Zoo, tmp_path: Path, other_weights: Path) -> None:
     """A package without its wrapper cannot be rebuilt, but its outputs are compared with eager's."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
     result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
@@ -139,7 +135,7 @@ def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, ot
 
 
 @thorough
-def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_eager_program_that_varies_is_no_oracle(zoo: Zoo, tmp_path: Path) -> None:
     """With a random operator nothing can be compared. The result says that runs of the package differ."""
     module = tmp_path / "ops.py"
     module.write_text(RANDOM_OP)
@@ -150,7 +146,7 @@ def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Pa
     assert result.varies_from is not None and "halve_rows" in result.varies_from.kernel
 
 
-def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_guard_that_the_package_dropped_is_told(zoo: Zoo, tmp_path: Path) -> None:
     """70 rows violate the program's guard of at most 64. The package computes them, and agrees."""
     ids = [TensorSpec(shape=[70, 6], dtype="int64", low=0, high=31)]
     result = compared_zoo(zoo, tmp_path, "ranker", inputs=ids)
@@ -158,7 +154,7 @@ def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Pat
 
 
 @thorough
-def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_eager_that_fails_too_is_told(zoo: Zoo, tmp_path: Path) -> None:
     """A bad index fails in eager as well, so the inputs are at fault and not the package."""
     inputs = zoo("ranker").with_name("ranker.bad-index.pt")
     result = compared_zoo(zoo, tmp_path, "ranker", inputs=inputs)
@@ -167,7 +163,7 @@ def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @thorough
-def test_a_missing_operator_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_missing_operator_is_told(zoo: Zoo, tmp_path: Path) -> None:
     """A program that cannot be loaded is not called failing."""
     result = compared_zoo(zoo, tmp_path, "plugin")
     assert result.outcome == "inconclusive" and "extra_imports" in result.summary
@@ -204,7 +200,7 @@ def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
 
 
 @thorough
-def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_script_brings_package_program_and_inputs(zoo: Zoo, tmp_path: Path) -> None:
     """The script runs once. Its call is compared, with the weights at that time."""
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
@@ -216,7 +212,7 @@ def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: P
     assert "1 captured updates of constants were applied to both sides" in result.notes
 
 
-def test_what_cannot_be_compared_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """A package alone, and a package in place of the program, are rejected, with what is allowed."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))

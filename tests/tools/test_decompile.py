@@ -14,7 +14,7 @@ import pytest
 
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.package.view import PackageView, view_package
-from tests.conftest import ROOT, ZooPackage, torch_environment
+from tests.conftest import ROOT, Zoo, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.recorded import RECORDINGS
 from tests.support.command import typed
@@ -36,7 +36,7 @@ def command(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", AGREE)
-def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+def test_a_package_and_its_program_agree(zoo: Zoo, tmp_path: Path, name: str) -> None:
     """Every launch is read, launches and outputs are equal up to rounding, and the code passes a linter."""
     package, out = zoo(name), tmp_path / "out"
     words = ["--inputs", str(package.with_name(f"{name}.inputs.pt"))]
@@ -71,12 +71,11 @@ def _wrapper(members: Members, text: bytes) -> Members:
 
 
 @pytest.mark.parametrize("name", CUDA)
-def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: Zoo, tmp_path: Path, name: str) -> None:
     """It is read completely and right on the CPU, although attention has no layout in the wrapper."""
     recorded, package = RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp", zoo(name)
-    cuda = changed(
-        package, tmp_path / "cuda.pt2", lambda each: each.update(_wrapper(each, recorded.read_bytes()))
-    )
+    text = recorded.read_bytes()
+    cuda = changed(package, tmp_path / "cuda.pt2", lambda each: each.update(_wrapper(each, text)))
     _, found = decompile(cuda, tmp_path / "out")
     assert found["not_read"] == [] and found["launches"] == found["read"] > 0, found
     decompile(package, tmp_path / "cpu")
@@ -88,7 +87,7 @@ def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_p
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_program_raises_what_the_kernel_asserts(zoo: Zoo, tmp_path: Path) -> None:
     """An index outside its table gives launch, element, value and limit, where the package aborts."""
     package = zoo("ranker")
     code, found = decompile(package, tmp_path / "out", "-i", str(package.with_name("ranker.bad-index.pt")))
@@ -97,7 +96,7 @@ def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Pat
 
 
 @thorough
-def test_layer_norms_are_put_together(zoo: ZooPackage) -> None:
+def test_layer_norms_are_put_together(zoo: Zoo) -> None:
     """A layer norm or softmax is one line, launches have few lines, and results are named after modules."""
     assert ".softmax(-1)" in write_program(view_package(zoo("ranker"))).text
     norms = write_program(view_package(zoo("norms")))
@@ -135,7 +134,7 @@ def with_source(package: Path, folder: Path, old: str, new: str) -> Path:
 @thorough
 @pytest.mark.parametrize("name, inputs, old, new, launch", CHANGED)
 def test_a_launch_that_differs_is_named_and_no_other(
-    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
+    zoo: Zoo, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
 ) -> None:
     """The source of a kernel differs from what was compiled."""
     package = zoo(name)
@@ -154,7 +153,7 @@ def test_a_launch_that_differs_is_named_and_no_other(
 @pytest.mark.parametrize(
     "name, statement", [("loop", "        while True:"), *nightly(("branch", "        else:"))]
 )
-def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: str, statement: str) -> None:
+def test_control_flow_is_that_of_python(zoo: Zoo, tmp_path: Path, name: str, statement: str) -> None:
     """A branch and a loop agree. Launches of the branch not taken are reported as not run."""
     package = zoo(name)
     _, found = decompile(package, tmp_path / "out", "--inputs", str(package.with_name(f"{name}.inputs.pt")))
@@ -169,7 +168,7 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
     ("form", "row"), [("script", CHANGED[0]), *nightly(*(("package", row) for row in CHANGED[:4]))]
 )
 def test_the_source_is_the_reference_of_a_package_alone(
-    zoo: ZooPackage, tmp_path: Path, form: str, row: tuple[str, str, str, str, int]
+    zoo: Zoo, tmp_path: Path, form: str, row: tuple[str, str, str, str, int]
 ) -> None:
     """Without a program, a launch that differs from its source is proven by compiling it; in scripts too."""
     package, (name, inputs, old, new, launch) = zoo("ranker"), row
@@ -186,7 +185,7 @@ def test_the_source_is_the_reference_of_a_package_alone(
 
 
 @thorough
-def test_a_package_whose_launches_are_what_their_source_says(zoo: ZooPackage) -> None:
+def test_a_package_whose_launches_are_what_their_source_says(zoo: Zoo) -> None:
     """All launches are cleared, and the question stays open."""
     package = zoo("ranker")
     words = ["--inputs", str(package.with_name("ranker.inputs.pt")), "--symptom", "wrong-output"]
@@ -195,7 +194,7 @@ def test_a_package_whose_launches_are_what_their_source_says(zoo: ZooPackage) ->
     assert found["summary"].startswith("Each launch computes what its generated code says")
 
 
-def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: Zoo, tmp_path: Path) -> None:
     """As a whole and as one launch, the edit removes the failure and is the fix. A control fails."""
     package, program = zoo("logarithm"), tmp_path / "out" / "model.py"
     decompile(package, tmp_path / "out")
@@ -332,9 +331,8 @@ def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
     """Each iteration takes handles from the one before, and one iteration has a condition."""
     made_and_read("flows", tmp_path)
     text = (tmp_path / "out" / "model.py").read_text()
-    assert re.search(r"^        if \w+ > 6:$", text, re.M) and re.search(
-        r"^            \w+, \w+, \w+ = ", text, re.M
-    )
+    assert re.search(r"^        if \w+ > 6:$", text, re.M)
+    assert re.search(r"^            \w+, \w+, \w+ = ", text, re.M)
 
 
 @thorough
@@ -350,7 +348,7 @@ def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
     assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}
 
 
-def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_users_files_are_kept(zoo: Zoo, tmp_path: Path) -> None:
     """A folder that is not empty is rejected, and an unknown launch is named."""
     (tmp_path / "mine.txt").write_text("mine")
     code, found = decompile(zoo("ranker"), tmp_path)
@@ -361,7 +359,7 @@ def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hostile", ['x"] = 1\nimport os; os.abort() #', "x\u00b2", "float"])
-def test_names_of_a_package_are_no_code(zoo: ZooPackage, hostile: str) -> None:
+def test_names_of_a_package_are_no_code(zoo: Zoo, hostile: str) -> None:
     """A weight named like code, or like a name in the program, stays a string."""
     view = view_package(zoo("ranker"))
     package = copy.copy(view.package)

@@ -13,7 +13,7 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues, find_first_bad
 from mcp_server.worker.report import OddElement
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.package.archives import changed, without
 from tests.support.tools import tool
 
@@ -24,17 +24,17 @@ def dumped(directory: Path, workload: PackageWorkload, **options: Any) -> Any:
     return tool("dump_kernel_io", directory, workload, **options)
 
 
-def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
+def package(zoo: Zoo, name: str, inputs: str) -> PackageWorkload:
     path = zoo(name)
     return PackageWorkload(package=path, inputs=path.with_name(f"{name}.{inputs}.pt"))
 
 
-def model_of(zoo: ZooPackage, name: str) -> PackageView:
+def model_of(zoo: Zoo, name: str) -> PackageView:
     opened = open_package(zoo(name))
     return PackageView(opened)
 
 
-def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_probes_name_the_kernel_that_made_the_first_nan(zoo: Zoo, tmp_path: Path) -> None:
     """NaN is put on the launch of the logarithm, with element and model line, and not on later launches."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"))
     assert seen.returned and seen.first_bad is not None
@@ -46,7 +46,7 @@ def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_pat
     assert seen.json_file is not None and len(json.loads(seen.json_file.path.read_text())) == seen.seen == 3
 
 
-def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: Zoo, tmp_path: Path) -> None:
     """The bad index is found before the launch that would fail, with its position and bound."""
     seen = dumped(tmp_path, package(zoo, "ranker", "bad-index"))
     assert not seen.returned and seen.failure is not None and seen.first_bad is not None
@@ -56,14 +56,14 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
     assert seen.last_launch == bad.kernel == "cpp_fused_embedding_0"
 
 
-def test_an_operators_index_is_held_against_what_it_indexes(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_operators_index_is_held_against_what_it_indexes(zoo: Zoo, tmp_path: Path) -> None:
     """A scatter has no assert, so its index is compared with the dimension that it writes."""
     bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), launches=[1]).first_bad
     assert bad is not None and (bad.what, bad.kind, bad.launch) == ("outside", "input", 1)
     assert (bad.element.value, bad.argument) == ("300", "arg1_1") and "0 <= index < 12" in bad.summary
 
 
-def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_index_is_held_against_a_size_of_the_call(zoo: Zoo, tmp_path: Path) -> None:
     """A bound that is another input's size is read from the launch."""
     bad = dumped(tmp_path / "bad", package(zoo, "jagged", "bad-index")).first_bad
     assert bad is not None and (bad.what, bad.kind, bad.element.value) == ("outside", "input", "9")
@@ -71,7 +71,7 @@ def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: 
     assert dumped(tmp_path / "good", package(zoo, "jagged", "inputs")).first_bad is None
 
 
-def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: Zoo, tmp_path: Path) -> None:
     """With stop_at_first_bad, the call ends at the finding, which is not reported as a failure."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"), stop_at_first_bad=True)
     assert seen.stopped and not seen.returned and seen.failure is None
@@ -79,7 +79,7 @@ def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_pa
     assert seen.seen == 2
 
 
-def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_healthy_call_has_no_bad_value(zoo: Zoo, tmp_path: Path) -> None:
     """Good inputs give statistics of every launch and no finding, and tensors are saved."""
     call = package(zoo, "logarithm", "inputs")
     seen = dumped(tmp_path, call, launches=[1], buffers=["buf1"], save=True)
@@ -92,7 +92,7 @@ def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> Non
     assert (list(values.shape), values.min().item()) == (after.shape, after.min)
 
 
-def test_launches_are_chosen_by_model_line(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_launches_are_chosen_by_model_line(zoo: Zoo, tmp_path: Path) -> None:
     """A line of the model selects its launches, and restricts other choices."""
     call = package(zoo, "logarithm", "inputs")
     (place,) = model_of(zoo, "logarithm").locations(1)
@@ -105,7 +105,7 @@ def test_launches_are_chosen_by_model_line(zoo: ZooPackage, tmp_path: Path) -> N
     assert f":{place.line}" in str(refused.value)
 
 
-def test_a_package_without_provenance_knows_no_lines(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_package_without_provenance_knows_no_lines(zoo: Zoo, tmp_path: Path) -> None:
     """The error says how to compile so that lines are known."""
     call = package(zoo, "logarithm", "inputs")
     unknowing = changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
@@ -122,7 +122,7 @@ def test_a_package_without_provenance_knows_no_lines(zoo: ZooPackage, tmp_path: 
     ],
 )
 def test_an_unknown_choice_is_refused_with_near_names(
-    zoo: ZooPackage, tmp_path: Path, choice: dict[str, list[Any]], reason: str
+    zoo: Zoo, tmp_path: Path, choice: dict[str, list[Any]], reason: str
 ) -> None:
     """A choice that matches nothing is an error, and not an empty result."""
     with pytest.raises(ProblemError, match=reason):
@@ -137,7 +137,7 @@ def values(launch: int, kernel: str, *arguments: ArgumentValues) -> LaunchValues
     return LaunchValues(launch=launch, sequence=launch, kernel=kernel, arguments=list(arguments))
 
 
-def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
+def test_a_bad_input_and_a_bad_constant_are_named(zoo: Zoo) -> None:
     """A bad value that no launch wrote is an input or constant, with the name that its owner uses."""
     model = model_of(zoo, "logarithm")
     given = ArgumentValues(name="arg4_1", when="before", role="read", non_finite=NAN)
@@ -148,7 +148,7 @@ def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
     assert second is not None and (second.kind, second.name) == ("constant", "inp.weight")
 
 
-def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) -> None:
+def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: Zoo) -> None:
     """A product reads the weight [8, 16] transposed. The result has [5, 12], the owner's index."""
     bad = OddElement(value="nan", index=[12, 5], count=1)
     read = {"name": "out_weight", "when": "before", "role": "read", "shape": [16, 8], "stride": [1, 16]}
@@ -157,7 +157,7 @@ def test_an_element_of_a_constant_has_its_place_in_the_model(zoo: ZooPackage) ->
     assert found is not None and (found.name, found.element.index) == ("out.weight", [5, 12])
 
 
-def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) -> None:
+def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: Zoo) -> None:
     """A mask is reported as perhaps intended, and never before a NaN."""
     model = model_of(zoo, "logarithm")
     mask = values(0, "k", ArgumentValues(name="buf0", when="after", role="written", non_finite=MASK))
@@ -167,7 +167,7 @@ def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) ->
     assert alone is not None and alone.perhaps_intended and "mask" in alone.summary
 
 
-def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
+def test_unset_memory_is_never_bad(zoo: Zoo) -> None:
     """The contents of an output buffer before its launch are ignored."""
     unset = ArgumentValues(name="buf0", when="before", role="written", uninitialised=True, non_finite=NAN)
     assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None

@@ -14,7 +14,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, find, select
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
-from tests.conftest import CACHE, ZooPackage
+from tests.conftest import CACHE, Zoo
 from tests.support.tools import tool
 from tests.zoo.names import thorough
 
@@ -105,7 +105,7 @@ def compiled(directory: Path, workload: ExportedWorkload, flags: Mapping[str, ob
     return tool("compile_with_flags", directory, workload, flags=flags)
 
 
-def exported(zoo: ZooPackage, name: str) -> Path:
+def exported(zoo: Zoo, name: str) -> Path:
     return zoo(name).with_name(f"{name}.exported.pt2")
 
 
@@ -124,7 +124,7 @@ def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Any) -> No
 
 
 @thorough
-def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_compile_without_a_compiler_is_a_result(zoo: Zoo, tmp_path: Path) -> None:
     """A broken toolchain gives a failure with its family and line, and no exception."""
     workload = ExportedWorkload(exported=exported(zoo, "ranker"), env={"CXX": "no-such-compiler"})
     made = compiled(tmp_path, workload, {"TORCHINDUCTOR_VEC_ISA_OK": 1})
@@ -135,7 +135,7 @@ def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_flag_that_cannot_act_costs_no_compile(zoo: Zoo, tmp_path: Path) -> None:
     """The flag is rejected before the compiler starts, by the program's device and the installed torch."""
     workload = ExportedWorkload(exported=exported(zoo, "ranker"))
     with pytest.raises(ProblemError, match="for cuda models only"):
@@ -149,7 +149,7 @@ def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path
 
 
 @thorough
-def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_printer_names_the_kernel_that_made_the_nan(zoo: Zoo, tmp_path: Path) -> None:
     """With level 2 for one kernel, the run's log names its buffer, and explain-error says so."""
     exported = zoo("logarithm").with_name("logarithm.exported.pt2")
     flags = {PRINTER: "2", FILTER: "cpp_fused_log_mul_sigmoid_0"}
@@ -173,7 +173,7 @@ RANKER_FLAGS: dict[str, object] = {
 
 
 @pytest.fixture(scope="session")
-def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def flagged_ranker(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The ranker compiled with variables and configuration."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
     workload = ExportedWorkload(exported=exported(zoo, "ranker"), env=cache)

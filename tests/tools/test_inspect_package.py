@@ -11,7 +11,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
 from mcp_server.package.query import FOLDING
 from mcp_server.tools.explain_error import program_of
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.memory_faults.support import FAULTS, view_of
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import WRAPPERS
@@ -59,7 +59,7 @@ def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
+def test_an_overview(zoo: Zoo, ask: Ask) -> None:
     """Without a question, the answer has device, inputs, sizes, kernels and all launches."""
     found = ask(zoo("jagged"))
     assert found.overview is not None
@@ -76,7 +76,7 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
 
 
 @pytest.mark.slow
-def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
+def test_each_kind_of_question(zoo: Zoo, ask: Ask) -> None:
     """Every question is answered with its kind of fact, about the right thing."""
     package = zoo("jagged")
 
@@ -113,7 +113,7 @@ def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
         {"assertion": "segmentation fault"},
     ],
 )
-def test_what_is_not_there(zoo: ZooPackage, ask: Ask, asked: dict[str, object]) -> None:
+def test_what_is_not_there(zoo: Zoo, ask: Ask, asked: dict[str, object]) -> None:
     """An unknown name is rejected, with the known names or the required form."""
     with pytest.raises(ProblemError) as caught:
         ask(zoo("jagged"), **asked)
@@ -225,7 +225,7 @@ def recorded(where: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_several_places_are_shown(tmp_path: Path, zoo: ZooPackage) -> None:
+def test_several_places_are_shown(tmp_path: Path, zoo: Zoo) -> None:
     """If a kernel has a check twice, both are shown with their differences. A line selects one."""
     text = "index out of bounds: 0 <= tmp10 < 12L"
     both = tool("explain_error", tmp_path, text=text, package=zoo("scatter"))

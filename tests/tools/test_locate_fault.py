@@ -17,14 +17,14 @@ from mcp_server.tools import fault_run
 from mcp_server.tools.fault_run import core_environment, prepare, read_core, run_sanitizer
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.recorded import RECORDINGS
 from tests.support.tools import tool
 from tests.worker.support import QUICK
 from tests.zoo.names import thorough
 
 
-def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
+def call(zoo: Zoo, name: str, inputs: str) -> PackageWorkload:
     return PackageWorkload(package=zoo(name), inputs=zoo(name).with_name(f"{name}.{inputs}.pt"))
 
 
@@ -33,30 +33,23 @@ def located(context: Context, workload: Workload, **asked: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: ZooPackage, context: Context) -> None:
+def test_an_overrun_of_a_weight_is_joined_with_its_index(zoo: Zoo, context: Context) -> None:
     """AddressSanitizer sees row 32 of 32, which is linked with line, weight, row and input."""
     found = located(context, call(zoo, "ranker", "bad-index"))
     fault = found.fault
-    assert (
-        fault is not None
-        and fault.launch is not None
-        and fault.missed is not None
-        and fault.blame is not None
-    )
+    assert fault is not None and fault.launch is not None
+    assert fault.missed is not None and fault.blame is not None
     assert (found.tool, fault.kernel, fault.launch.index) == ("asan", "cpp_fused_embedding_0", 0)
     assert fault.location.startswith("kernel.cpp:")
     assert "in_ptr1" in fault.code
-    assert (fault.missed.variable, fault.missed.side, fault.missed.index) == (
-        "table_weight",
-        "after",
-        [32, 0],
-    )
+    missed = fault.missed
+    assert (missed.variable, missed.side, missed.index) == ("table_weight", "after", [32, 0])
     assert (fault.parts[0].maximum, fault.parts[0].limit) == (32, 32)
     assert (fault.blame.kind, fault.blame.input_index) == ("input", 0)
 
 
 @pytest.mark.slow
-def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context) -> None:
+def test_a_healthy_call_has_no_fault(zoo: Zoo, context: Context) -> None:
     """Both methods ran without a finding, and the summary does not call the numbers right."""
     found = located(context, call(zoo, "ranker", "inputs"))
     assert not found.found
@@ -64,7 +57,7 @@ def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context) -> None:
     assert "may still be wrong" in found.summary
 
 
-def test_a_tool_of_the_other_device_is_refused_with_those_that_fit(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_tool_of_the_other_device_is_refused_with_those_that_fit(zoo: Zoo, tmp_path: Path) -> None:
     """memcheck sees no CPU code."""
     with pytest.raises(ProblemError) as problem:
         tool("locate_fault", tmp_path, call(zoo, "ranker", "inputs"), tool="memcheck")
@@ -92,7 +85,7 @@ def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, sanitizer: Path) -> None:
+def test_the_sanitizer_wraps_an_observed_run(zoo: Zoo, context: Context, sanitizer: Path) -> None:
     """The program runs under the prefix and writes its journal, and the report in its output is read."""
     assert find_tool("compute-sanitizer", {}, Path(sys.executable)) == sanitizer
 
@@ -109,9 +102,7 @@ def test_the_sanitizer_wraps_an_observed_run(zoo: ZooPackage, context: Context, 
 
 
 @pytest.mark.slow
-def test_a_run_that_went_on_unchecked_is_no_clean_run(
-    zoo: ZooPackage, context: Context, sanitizer: Path
-) -> None:
+def test_a_run_that_went_on_unchecked_is_no_clean_run(zoo: Zoo, context: Context, sanitizer: Path) -> None:
     """If compute-sanitizer did not attach, the method fails and the next one is tried."""
     told = sanitizer.read_text().replace("moe-dispatch.memcheck", "no-attach.synccheck")
     sanitizer.write_text(told)
@@ -126,13 +117,12 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
 
 def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
     """They give false alarms. Other settings of the allocator stay."""
-    assert "PYTORCH_CUDA_ALLOC_CONF" in fault_run.left_out(
-        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    )
+    given = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert "PYTORCH_CUDA_ALLOC_CONF" in fault_run.left_out(given)
     assert "PYTORCH_CUDA_ALLOC_CONF" not in fault_run.left_out({"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
 
 
-def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: ZooPackage) -> None:
+def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: Zoo) -> None:
     """memcheck's record of an assert names no kernel, but the printed line does."""
     recorded, view = RECORDINGS / "feature-cache.memcheck.txt", view_package(zoo("ranker"))
     _, accesses = fault_run.read_report(recorded, "memcheck", view)
@@ -178,7 +168,7 @@ def located_in(directory: Path, workload: Workload, **asked: Any) -> Any:
 
 
 @thorough
-def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_the_failing_call_of_a_script_is_made_again(zoo: Zoo, tmp_path: Path) -> None:
     """The second call runs under AddressSanitizer. Its address and the script's line are known."""
     found = located_in(tmp_path, program(tmp_path, zoo("ranker")))
     assert (found.tool, found.instrumented) == ("asan", True)
@@ -188,7 +178,7 @@ def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: P
 
 
 @thorough
-def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: Zoo, tmp_path: Path) -> None:
     """Inputs above the cap cannot be replayed, so the program itself runs, and launches have no addresses."""
     found = located_in(tmp_path, program(tmp_path, zoo("ranker"), AOTI_DEBUG_CAPTURE_CAP="100"))
     assert (found.tool, found.instrumented) == ("native", False)
@@ -198,7 +188,7 @@ def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage
 
 
 @pytest.mark.slow
-def test_a_program_that_shows_no_package_needs_one(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_program_that_shows_no_package_needs_one(zoo: Zoo, tmp_path: Path) -> None:
     """A host that the hook cannot see into needs its package."""
     host = CommandWorkload(argv=[sys.executable, "-I", "-c", "import os; os.abort()"], cwd=tmp_path)
     with pytest.raises(ProblemError, match="no load of a package was seen"):

@@ -13,7 +13,7 @@ from mcp_server.jobs.child import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.tools.failing import FailureShown, result_of_script
 from mcp_server.tools.reduce import Reduced
-from tests.conftest import CACHE, ZooPackage
+from tests.conftest import CACHE, Zoo
 from tests.recorded import RECORDINGS
 from tests.support.tools import tool
 from tests.zoo.names import thorough
@@ -88,7 +88,7 @@ def reduced(tmp_path: Path, workload: Any, **options: Any) -> Any:
     return tool("reduce", tmp_path / "job", workload, **options)
 
 
-def program(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
+def program(zoo: Zoo, name: str, inputs: str) -> ExportedWorkload:
     package = zoo(name)
     return ExportedWorkload(
         exported=package.with_name(f"{name}.exported.pt2"),
@@ -115,7 +115,7 @@ def script_of(result: Any) -> Any:
 
 
 @thorough
-def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: Zoo, tmp_path: Path) -> None:
     """Of five operators, only the logarithm is left, with its line, in a small script that gives NaN."""
     result = reduced(tmp_path, program(zoo, "logarithm", "bad-nan"))
     assert (result.outcome, result.exit_status, result.complete) == ("reduced", 3, True)
@@ -126,14 +126,14 @@ def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_pat
 
 
 @thorough
-def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_healthy_program_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """Without a failure, nothing can be reduced, and the error says so."""
     with pytest.raises(ProblemError, match="does not fail"):
         reduced(tmp_path, program(zoo, "logarithm", "inputs"))
 
 
 @thorough
-def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_index_out_of_bounds_is_reduced(zoo: Zoo, tmp_path: Path) -> None:
     """Only the lookup is needed, and the script fails with the same assertion."""
     result = reduced(tmp_path, program(zoo, "ranker", "bad-index"))
     assert (result.outcome, result.failure.family) == ("reduced", "cpu_index_assert")
@@ -176,7 +176,7 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
-def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_package_without_its_program_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     """A package has no graph, and the error says what has one."""
     with pytest.raises(ProblemError, match="does not hold the graph") as refused:
         reduced(tmp_path, PackageWorkload(package=zoo("ranker")))

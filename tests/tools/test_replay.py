@@ -81,9 +81,7 @@ def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None
 @pytest.mark.parametrize(
     ("outcome", "headroom", "limited"), [("failed", 4096, True), ("ok", 4096, False), ("failed", None, False)]
 )
-def test_only_a_failed_call_is_made_again_under_its_limit(
-    outcome: str, headroom: int | None, limited: bool
-) -> None:
+def test_only_a_failed_call_keeps_its_limit(outcome: str, headroom: int | None, limited: bool) -> None:
     """Our process needs more than the call, which must not fail because of that if it passed."""
     seen = capture(loads=[load()], calls=[call(outcome=outcome, headroom=headroom)])
     (step,) = plan_replay(seen, seen.calls[0])["steps"]
@@ -136,7 +134,6 @@ def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:
 def test_a_time_limit_says_nothing_of_a_longer_one(tmp_path: Path, limit_s: float, used: bool) -> None:
     """A step that reached its limit is reused for the same limit, but not for a longer one."""
     old = step(tmp_path, "01-run", ending="timeout", wall_s=5)
-    found = StepCache.read(tmp_path).take(
-        key_of(BASE, old), replace(BASE, timeout_s=limit_s), tmp_path / "02-run"
-    )
+    limited = replace(BASE, timeout_s=limit_s)
+    found = StepCache.read(tmp_path).take(key_of(BASE, old), limited, tmp_path / "02-run")
     assert (found is not None) == used

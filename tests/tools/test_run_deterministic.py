@@ -8,7 +8,7 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.compare_with_eager import Repeats
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import worker_run
 from tests.support.tools import tool
 
@@ -38,7 +38,7 @@ def turns(directory: Path, *acts: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_stable_failure(zoo: Zoo, tmp_path: Path) -> None:
     """A bad dtype fails in the same way each time, and the flag that finds it is reported."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
@@ -51,7 +51,7 @@ def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_clean_runs_have_equal_outputs(zoo: Zoo, tmp_path: Path) -> None:
     """Without a failure, outputs are compared. A note says what `clean` does not prove."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
@@ -61,7 +61,7 @@ def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_flags_of_the_workload_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_flags_of_the_workload_are_kept(zoo: Zoo, tmp_path: Path) -> None:
     """Without input checks, the bad dtype gives another failure or none."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
@@ -92,7 +92,7 @@ def test_the_flags_reach_any_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_missing_inputs(zoo: Zoo, tmp_path: Path) -> None:
     """A package or exported program without inputs cannot be repeated."""
     exported = zoo("ranker").with_name("ranker.exported.pt2")
     for workload in (PackageWorkload(package=zoo("ranker")), ExportedWorkload(exported=exported)):
@@ -112,16 +112,13 @@ def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
         (["a"], True, None),
     ],
 )
-def test_reads_of_unset_memory_are_told_from_noise(
-    sums: list[str], filled: bool, expected: bool | None
-) -> None:
+def test_reads_of_unset_memory_are_not_noise(sums: list[str], filled: bool, expected: bool | None) -> None:
     """Steady outputs change with the fill, or varying ones become steady, if anything was filled."""
     runs = ("first", "second", "filled", "filled_again")
     outputs = [{"event": "outputs", "run": run, "checksums": [s]} for run, s in zip(runs, sums, strict=False)]
     written = {"launch": 3, "sequence": 3, "name": "buf0", "kernel": "k"}
-    reruns = [
-        {"event": "rerun", "run": run, **written, "checksum": s} for run, s in zip(runs, sums, strict=False)
-    ]
+    made = {"event": "rerun", **written}
+    reruns = [{**made, "run": run, "checksum": s} for run, s in zip(runs, sums, strict=False)]
     told = [{"event": "filled", "launch": 3, "name": "buf0"}] if filled else []
     repeats = Repeats(worker_run(*outputs, *reruns, *told))
     assert repeats.reads_unset is expected

@@ -138,9 +138,7 @@ def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) 
     [("os.abort()", "SIGABRT"), *nightly(("while True: pass", None))],
     ids=["crash", "hang"],
 )
-def test_a_fork_that_ends_early_takes_only_its_own_along(
-    tmp_path: Path, end: str, signal_name: str | None
-) -> None:
+def test_a_fork_that_ends_early_takes_only_its_own(tmp_path: Path, end: str, signal_name: str | None) -> None:
     """A crash, time limit or cancel ends the fork's tree, and the next request is served.
 
     Leaving the context ends the server.

@@ -86,9 +86,7 @@ def tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=few(60))
 @given(st.integers(0, 10_000), st.integers(1, 300), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_the_order_of_a_sum_is_rounding_and_one_wrong_term_is_not(
-    seed: int, terms: int, dtype: torch.dtype
-) -> None:
+def test_order_is_rounding_and_one_wrong_term_is_not(seed: int, terms: int, dtype: torch.dtype) -> None:
     """This holds for any length. A float32 factor off by a tenth diverges, and TF32 does not explain it."""
     left, right, want = product(seed, terms, dtype)
     assert measure(in_pieces(left, right), want).within
@@ -280,9 +278,7 @@ def test_random_numbers_are_not_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reference", "near"), [("eager", True), ("other", False), ("own", None)])
-def test_the_reference_of_a_check_is_judged_as_well(
-    tmp_path: Path, reference: str, near: bool | None
-) -> None:
+def test_the_reference_of_a_check_is_judged_too(tmp_path: Path, reference: str, near: bool | None) -> None:
     """A check against eager is explained by rounding, against another model not; against itself, unknown."""
     found, (made,) = computed("chain", 1, torch.bfloat16, tmp_path)
     checked = {"eager": found[0].eager, "other": found[0].eager + 1, "own": made.clone()}[reference]

@@ -26,9 +26,7 @@ class Total(nn.Module):  # type: ignore[misc]
         return line.sum(dim=1)
 
 
-def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_kernel_is_put_on_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device reports the error when waited for, which happens after each node."""
     given = [torch.ones(4, 3), torch.ones(4, 3)]
     module = torch.export.export(Total(), tuple(given)).module()
@@ -126,10 +124,8 @@ def test_in_evaluation_mode_the_program_gives_what_is_expected(
     x = torch.randn(8, 4)
     expected = torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)) if right else torch.ones(8, 4)
     told = events_of(tmp_path, model, x, expected=[expected])
-    assert [event.op for event in named(told, events.NodeTraining)] == [
-        "aten.batch_norm.default",
-        "aten.dropout.default",
-    ]
+    ops = [event.op for event in named(told, events.NodeTraining)]
+    assert ops == ["aten.batch_norm.default", "aten.dropout.default"]
     assert [(each.form, each.equal) for each in named(told, events.ComparedForm)] == [("evaluation", equal)]
 
 
@@ -200,9 +196,7 @@ FITS = torch.ones(2, 3)
         ("0.weight", FITS.double(), "it is float64 [2, 3]"),
     ],
 )
-def test_an_update_fits_or_is_told(
-    tmp_path: Path, name: str, value: torch.Tensor, refused: str | None
-) -> None:
+def test_updates_fit_or_are_told(tmp_path: Path, name: str, value: torch.Tensor, refused: str | None) -> None:
     """A value replaces the program's only if name, shape and dtype are the same."""
     module = nn.Sequential(nn.Linear(3, 2))
     before = module[0].weight.detach().clone()

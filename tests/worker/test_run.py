@@ -15,7 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.worker import events
 from mcp_server.worker.reduction import Minimiser, minimise_while
 from mcp_server.worker.report import Refused
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.worker.support import here, saved, work
 
 DIES = """
@@ -29,9 +29,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
-    zoo: ZooPackage, tmp_path: Path
-) -> None:
+def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(zoo: Zoo, tmp_path: Path) -> None:
     """Phases come in order, and calls with equal inputs give the exported program's outputs."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
@@ -49,7 +47,7 @@ def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
 
 
 @pytest.mark.slow
-def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_abort_leaves_what_was_known(zoo: Zoo, tmp_path: Path) -> None:
     """A process that dies inside the call has reported its inputs and the call's start."""
     (tmp_path / "dying_ops.py").write_text(DIES)
     package = zoo("plugin")
@@ -61,7 +59,7 @@ def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_arguments_in_a_list_or_by_name_reach_the_right_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_arguments_in_a_list_or_by_name_reach_the_right_inputs(zoo: Zoo, tmp_path: Path) -> None:
     """{"args": ...} is unpacked, and the file of a list is the arguments. NaN is counted."""
     package = zoo("logarithm")
     args = torch.load(package.with_name("logarithm.bad-nan.pt"), weights_only=True)
@@ -85,9 +83,7 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("made", "same"), [("zeros_like", True), ("empty_like", False)])
-def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
-    zoo: ZooPackage, tmp_path: Path, made: str, same: bool
-) -> None:
+def test_only_unwritten_memory_changes_the_result(zoo: Zoo, tmp_path: Path, made: str, same: bool) -> None:
     """A fully written result is the same in all calls. Otherwise the call with other fill bytes differs."""
     operators = tmp_path / "operators.py"
     operators.write_text(OPERATOR.format(made=made))
@@ -137,7 +133,7 @@ def test_bad_inputs_files(tmp_path: Path, name: str, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: Zoo, tmp_path: Path) -> None:
     """A package passed as an exported program is recognized, and so is an archive that is neither."""
     with pytest.raises(Refused, match="an AOTInductor package"):
         here(tmp_path, "compile", {"exported": zoo("ranker"), "package_path": tmp_path / "m.pt2"})
@@ -183,9 +179,8 @@ def test_interpreters_that_cannot_work(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_files_of_the_user_are_not_shadowed(tmp_path: Path) -> None:
     """A user's module with the name of a worker's file is the one imported."""
-    (tmp_path / "report.py").write_text(
-        "import sys\nprint('mine', __file__)\nassert 'inputs' not in sys.modules\n"
-    )
+    code = "import sys\nprint('mine', __file__)\nassert 'inputs' not in sys.modules\n"
+    (tmp_path / "report.py").write_text(code)
     inputs = saved(tmp_path, "x.pt", torch.zeros(2))
     (tmp_path / "ops.py").write_text("import report\n")
     package = tmp_path / "none.pt2"
@@ -240,9 +235,7 @@ NEEDS = SIZES.flatmap(lambda size: st.tuples(st.just(size), st.frozensets(st.int
 
 
 @given(NEEDS, st.integers(0, 30))
-def test_a_search_that_is_spent_gives_what_still_fails(
-    case: tuple[int, frozenset[int]], allowed: int
-) -> None:
+def test_a_spent_search_gives_what_still_fails(case: tuple[int, frozenset[int]], allowed: int) -> None:
     """The result always fails. If the search finished, every element of it is needed."""
     size, needed = case
     tried: list[Sequence[int]] = []

@@ -19,7 +19,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.package.view import view_package
 from mcp_server.worker.protocol import EagerLaunches
-from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
+from tests.conftest import CACHE, Zoo, compiled_once, torch_environment
 from tests.gpu.conftest import HAS_CUDA
 from tests.served import served
 from tests.support.tools import tool
@@ -117,9 +117,8 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
     weights = torch.export.load(package.with_name("two.exported.pt2")).state_dict
     (x,) = torch.load(package.with_name("two.inputs.pt"))
     for layer in range(4):
-        product = torch.nn.functional.linear(
-            x, weights[f"lins.{layer}.weight"], weights[f"lins.{layer}.bias"]
-        )
+        weight, bias = (weights[f"lins.{layer}.{part}"] for part in ("weight", "bias"))
+        product = torch.nn.functional.linear(x, weight, bias)
         x = product.tanh() * (WRONG_SCALE if layer == 0 else SCALE)
     torch.save([x], tmp_path / "by_hand.pt")
     call = replace(judged_call(package, found), symptom=Symptom(expect=tmp_path / "by_hand.pt"))
@@ -179,7 +178,7 @@ def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path)
 
 
 @thorough
-def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
+def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: Zoo, tmp_path: Path) -> None:
     """There is no such launch, it is in a branch, or a program is passed without need."""
     with pytest.raises(ProblemError, match="no such launch"):
         tried(tmp_path, wrong("one"), 99)
@@ -209,10 +208,8 @@ def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_all_wrong_triton_kernels_are_listed(on_cuda: Path, tmp_path: Path) -> None:
     """Two of four layers are listed, and none of a healthy package."""
-    assert [each.difference.node for each in judged(tmp_path / "two", on_cuda / "two.pt2").wrong] == [
-        "mul",
-        "mul_2",
-    ]
+    wrong = judged(tmp_path / "two", on_cuda / "two.pt2").wrong
+    assert [each.difference.node for each in wrong] == ["mul", "mul_2"]
     assert judged(tmp_path / "clean", on_cuda / "clean.pt2").wrong == []
 
 

@@ -23,7 +23,7 @@ from mcp_server.diagnosis.verdict import confirmed_by, fix_of
 from mcp_server.model import Component, Fix, ModelLocation
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
-from tests.conftest import ZooPackage
+from tests.conftest import Zoo
 from tests.diagnosis.support import failing, index_text, package_case, suspect, trial, worker_run
 from tests.support.programs import build, recorded
 from tests.support.tools import of_call
@@ -37,10 +37,9 @@ def element(value: object, *place: int) -> OffendingElement:
 
 
 def origin(*elements: OffendingElement, condition: Condition | None = None, **more: object) -> Origin:
-    known = {"launch_index": 2, "kernel": "k", "fault_launch": 4, "expression": "x * 3 - 2", **more}
-    return Origin.model_validate(
-        {**known, "elements": elements, "element_count": len(elements), "condition": condition}
-    )
+    known = {"launch_index": 2, "kernel": "k", "fault_launch": 4, "expression": "x * 3 - 2"}
+    found = {"elements": elements, "element_count": len(elements), "condition": condition}
+    return Origin.model_validate({**known, **more, **found})
 
 
 def tensor(*rows: list[int] | list[bool]) -> Tensor:
@@ -49,9 +48,7 @@ def tensor(*rows: list[int] | list[bool]) -> Tensor:
     return Tensor((len(rows), width), (width, 1), lambda place: flat[place])
 
 
-ABOVE = Condition(
-    text="the expression is 40 or more for x >= 14", variable="x", label="args[1]", low=14, good=13
-)
+ABOVE = Condition(text="the expression is 40 for x >= 14", variable="x", label="args[1]", low=14, good=13)
 
 
 CLOSED = tensor([True, False], [False, False], [False, False])
@@ -78,9 +75,7 @@ MADE_GOOD = {
 
 
 @pytest.mark.parametrize(("found", "held", "code", "changes"), MADE_GOOD.values(), ids=MADE_GOOD)
-def test_what_makes_the_offending_elements_good(
-    found: Origin, held: Tensor | None, code: str, changes: int
-) -> None:
+def test_what_makes_the_elements_good(found: Origin, held: Tensor | None, code: str, changes: int) -> None:
     """First only elements behind the fault get the nearest good value, then all that are as bad."""
     made = made_good(found, LEAVES, lambda _: held)
     assert ", then ".join(each.after_code for each in made) == code
@@ -110,7 +105,7 @@ def guard(key: str) -> Intervention:
     )
 
 
-def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage) -> None:
+def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: Zoo) -> None:
     """If one line has the operation once, that line is guarded. The fix in words is what ran, too."""
     case = package_case(zoo("ranker"))
     case.origin = origin(operation=ACOS, explanation="acos(-1.0000001) is nan, outside -1..1")
@@ -141,7 +136,7 @@ def test_the_line_that_made_nan_is_named_and_not_its_caller() -> None:
     assert with_origin(replace(suspect(), guilty=party), case, 4).guilty.model_locations == lines[:1]
 
 
-def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPackage) -> None:
+def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: Zoo) -> None:
     """The advice stays, with what the guard did to other elements."""
     case = package_case(zoo("ranker"))
     case.origin, change = origin(operation=ACOS), guard("guard")
@@ -154,7 +149,7 @@ def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPacka
     assert confirmed is not None and "3 output elements" in confirmed.side_effects
 
 
-def test_an_index_that_a_table_of_the_package_holds_is_not_the_callers(zoo: ZooPackage) -> None:
+def test_an_index_that_a_table_of_the_package_holds_is_not_the_callers(zoo: Zoo) -> None:
     """The table is named, with the element that selects from it."""
     case = package_case(zoo("ranker"))
     held = OffendingElement(kind="constant", label="remap", index=[7], value="-1")
@@ -311,9 +306,7 @@ def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
 def test_a_sum_of_atomic_additions(bad: float, tmp_path: Path) -> None:
     """Row 5 is the sum of two values. The one that is not finite is named."""
     view = recorded("scatter", tmp_path)
-    launch = next(
-        each for each in view.wrapper.launches if "index_put" in each.kernel and len(each.reads) > 1
-    )
+    launch = next(e for e in view.wrapper.launches if "index_put" in e.kernel and len(e.reads) > 1)
     tensors = {a.name: a.target or "" for a in launch.tensors}
     added, result = torch.ones(8), torch.ones(12)
     added[3], result[5] = bad, float("nan")

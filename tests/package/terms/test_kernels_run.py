@@ -83,10 +83,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
         lambda x: (F.pad(x[0], (2, 3, 1, 1), value=1.5), *(F.pad(x, (2, 3), mode=mode) for mode in PADDED)),
         IMAGE[0],
     ),
-    "pooling": (
-        lambda x: (F.max_pool2d(x, 3, 2, 1, return_indices=True), F.adaptive_avg_pool2d(x, 4)),
-        IMAGE,
-    ),
+    "pools": (lambda x: (F.max_pool2d(x, 3, 2, 1, return_indices=True), F.adaptive_avg_pool2d(x, 4)), IMAGE),
     "averages": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
     "windows": (lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2), F.unfold(x, 3, padding=1)), IMAGE),
     "written out": (
@@ -112,16 +109,9 @@ FORMS: dict[str, tuple[Any, ...]] = {
         ids(100, 5, 40) - 50,
         ids(9, 5, 40) + 1,
     ),
-    "quotients of floats": (
-        lambda x, y: (torch.remainder(x, y), torch.fmod(x, y), torch.floor_divide(x, y)),
-        X,
-        Y,
-    ),
+    "of floats": (lambda x, y: (torch.remainder(x, y), torch.fmod(x, y), torch.floor_divide(x, y)), X, Y),
     "short floats": (lambda x, y: (x.softmax(-1), F.gelu(y), x * y.float()), X.bfloat16(), Y.half()),
-    "activations": (
-        lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), x.tanh(), x.clamp(-1, 1)),
-        X,
-    ),
+    "gates": (lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), x.tanh(), x.clamp(-1, 1)), X),
     "functions": (lambda x: (x.sign() + x.trunc() + x.round(), x.abs() ** 1.5, x.abs().log1p(), x.erf()), X),
     "tests": (
         lambda x, y: (torch.where(x.isnan() | x.isinf(), 0, x), torch.fmax(x, y), (x > 0) ^ (y > 0)),
@@ -134,11 +124,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
     ),
     "buckets": (lambda x, b: torch.bucketize(x, b), X, torch.linspace(-2, 2, 9)),
     "choices by what is loaded": (lambda w, i: (F.leaky_relu(w[i]), F.elu(w[i])), floats(12, 24), ROWS),
-    "losses": (
-        lambda x, i: (F.cross_entropy(x, i), F.one_hot(i, 12), F.mse_loss(x, x * 2)),
-        floats(7, 12),
-        ROWS,
-    ),
+    "loss": (lambda x, i: (F.cross_entropy(x, i), F.one_hot(i, 12), F.mse_loss(x, -x)), floats(7, 12), ROWS),
 }
 
 

@@ -93,9 +93,8 @@ def cpp(body: str) -> Program:
     names = {"in_ptr0": "const float*", "x": "int64_t", "out_ptr0": "float*"}
     parameters = tuple(Parameter(name, type_, "read") for name, type_ in names.items())
     head = ", ".join(f"{type_} {name}" for name, type_ in names.items())
-    return read_program(
-        Kernel("k", "cpp", "k", parameters, 1, f'extern "C" void k({head})\n{{\n{body}\n}}\n')
-    )
+    text = f'extern "C" void k({head})\n{{\n{body}\n}}\n'
+    return read_program(Kernel("k", "cpp", "k", parameters, 1, text))
 
 
 def test_a_lambda_that_returns_in_a_branch_is_a_choice() -> None:
@@ -175,10 +174,7 @@ KERNELS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
         + "    tl.store(out + (k - 1) * 64 + at, tl.load(x + k * 64 + at))",
         lambda x: x[64:128],
     ),
-    "atomic additions": (
-        AT + "tl.atomic_add(out + at % 8, tl.load(x + at))",
-        lambda x: x[:64].view(8, 8).sum(0),
-    ),
+    "atomic adds": (AT + "tl.atomic_add(out + at % 8, tl.load(x + at))", lambda x: x[:64].view(8, 8).sum(0)),
 }
 
 
@@ -199,9 +195,8 @@ class Read:
         added: list[Scalar] = []
         for store in stores:
             if store.mode == "add":
-                added += [
-                    at.value(store.value) for at in self.points(store) if at.value(store.index) == offset
-                ]
+                here = (at for at in self.points(store) if at.value(store.index) == offset)
+                added += [at.value(store.value) for at in here]
                 continue
             place = position_of(store.index, offset, store.ranges, self.sizes, self.element)
             at = Evaluator(place or {}, self.sizes, self.element)
@@ -276,9 +271,7 @@ def test_an_index_that_was_computed_is_checked_whole() -> None:
 
 
 @pytest.mark.parametrize("only", [None, [0], [2]])
-def test_what_a_launch_computes_for_one_that_is_not_written_is_kept(
-    tmp_path: Path, only: list[int] | None
-) -> None:
+def test_what_a_launch_computes_for_an_unwritten_one_is_kept(tmp_path: Path, only: list[int] | None) -> None:
     """The next launch is unreadable or was not asked for, but the body is complete and returns its result."""
     view = recorded("jagged", tmp_path, {"aoti_torch_cuda_mm_out(": "aoti_torch_cuda_unknown_out("})
     found = write_program(view, only=only)
