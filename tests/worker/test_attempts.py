@@ -83,6 +83,11 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
      "return x[torch.stack(kept)]", ()),
     ("gradient", "y = x.detach().requires_grad_(True)\n"
      "return torch.autograd.grad(self.parts[0](y).sin().sum(), y)[0] * 2", ()),
+    ("gradient", "return torch.func.vmap(torch.func.jacrev(torch.sin))(x)", ()),
+    ("early exit", "for part in self.parts:\n    y = part(x)\n    if y.max() > 9: break\nreturn y", ()),
+    ("filter", "return torch.stack([p.sum(0) for p in x.split(k.tolist()) if len(p) > 0])",
+     (torch.tensor([3, 1]),)),
+    ("deep copy", "import copy\ny = copy.deepcopy({'x': x})\ny['x'][0] = 0\nreturn y", ()),
     ("fake function", "return torch.ops.small.doubled(x)[0] + 1", ()),
 ]  # fmt: skip
 MODEL = """
@@ -164,7 +169,7 @@ def test_a_row_makes_the_export_pass(
         ("quantized and back", "return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()"),
         ("named result", "return torch.topk(x, 2)"),
         ("number in a tuple", "return x * 2, 0.5"),
-        ("number in a tuple", "return {'y': x * 2, 'n': self.cell.dropout}"),
+        ("number in a tuple", "return {'y': x * 2, 'n': self.cell.dropout, 'of': self.cell.mode}"),
         ("complex number", "return torch.where(x > 0, x + 1j, -1j).masked_fill(x > 1, 0).imag"),
     ],
 )

@@ -46,6 +46,7 @@ from .changes import (
     declared_dims,
     derives,
     functions,
+    hinted,
     in_structure,
     is_hint,
     name_of,
@@ -246,8 +247,10 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
     first = change.told
     with change.during():
         text = words(behind)
-        of_lines = rewritten(behind, text) if change.owner is not None else ()
-        for told in _tried(trying, behind, itertools.chain(suggestions(behind, text), of_lines), depth + 1):
+        further = [suggestions(behind, text)]
+        if change.owner is not None:
+            further += [rewritten(behind, text), hinted(behind)]
+        for told in _tried(trying, behind, itertools.chain.from_iterable(further), depth + 1):
             told.name = f"{first.name}, {told.name}"
             told.more_lines = [line for line in (told.line, *told.more_lines) if line not in (0, first.line)]
             told.action = f"{first.action}, then {told.action}"

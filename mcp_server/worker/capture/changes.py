@@ -451,10 +451,18 @@ def options(failing: Failing) -> Iterator[Change]:
         told = Attempt("multiple", f"declare a multiple of {factor}", "other sizes are refused")
         told.before, told.after = dims, f'{factor} * Dim("k", min=1)'
         yield replace(_redeclared(failing, told, partial(_multiple, factor)), factor=factor)
-    note = "sizes from 2 on; the package does not check a range that export narrows"
-    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note, before=dims, after="Dim.DYNAMIC")
-    yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
+    yield from hinted(failing)
     yield _static(failing)
+
+
+def hinted(failing: Failing) -> Iterator[Change]:
+    """Yield an export with each dimension declared as `Dim.DYNAMIC`, if one has a name."""
+    names = _dim_names(failing)
+    note = "sizes from 2 on; the package does not check a range that export narrows"
+    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note, after="Dim.DYNAMIC")
+    told.before = _written(names)
+    if names and failing.stage == "export":
+        yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
 
 
 def _dim_names(failing: Failing) -> list[str]:
@@ -593,8 +601,11 @@ def dense(failing: Failing) -> Iterator[Change]:
     yield Change(told, failing.options, during=partial(replaced, [*tensors, *products]))
 
 
-DERIVES = ("autograd.grad", ".backward")
-GRADIENT = r"fake tensor in the exported program constant|does not require grad|requires_grad_|autograd_ops"
+DERIVES = re.compile(r"autograd\.grad$|\.backward$|\bfunc\.(grad|vjp|jvp|jac\w+|hessian|grad_and_value)$")
+GRADIENT = (
+    r"fake tensor in the exported program constant|does not require grad|requires_grad_|autograd_ops"
+    r"|'Tensor' object has no attribute 'constant'|functorch tensor"  # of torch.func
+)
 TRACED = """from torch.fx.experimental.proxy_tensor import make_fx
 with torch.enable_grad():
     traced = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*args)
@@ -611,7 +622,7 @@ def traced(failing: Failing) -> Iterator[Change]:
     known = [function for *_, function in reachable(failing.module)] if derives(failing) else []
     nodes = ((each.__code__.co_filename, node) for each in known for node in _nodes_of(each))
     taken = (each for each in nodes if isinstance(each[1], ast.Attribute))
-    found = [(file, node.lineno) for file, node in taken if ast.unparse(node).endswith(DERIVES)]
+    found = [(file, node.lineno) for file, node in taken if DERIVES.search(ast.unparse(node))]
     if not found or failing.kwargs:
         return
     told = Attempt("gradient", "trace the model with make_fx before the export", after=TRACED)
@@ -845,13 +856,22 @@ def rewritten(failing: Failing, text: str) -> Iterator[Change]:
         file, definition = function.__code__.co_filename, whole.body[0]
         within = range(definition.lineno + 1, (definition.end_lineno or definition.lineno) + 1)
         inside = {line for where, line in told if where == file and line in within}
-        for line in sorted(inside) or ([] if is_told else within):
+        lines = [*sorted(inside), *_set_before(whole, inside)] or ([] if is_told else within)
+        for line in lines:
             for row in rows:
                 tree = copy.deepcopy(whole)
                 change = _of_row(row, tree, line, failing, function, (owner, name))
                 if change is not None:
                     change.told.file, change.told.line = file, line
                     yield change
+
+
+def _set_before(tree: ast.Module, lines: set[int]) -> list[int]:
+    """List the lines above that assign the variables which these lines use."""
+    nodes = [each for each in ast.walk(tree) if isinstance(each, ast.Name)]
+    used = {each.id for each in nodes if each.lineno in lines and isinstance(each.ctx, ast.Load)}
+    stored = {each.lineno for each in nodes if each.id in used and isinstance(each.ctx, ast.Store)}
+    return sorted((line for line in stored - lines if line < max(lines)), reverse=True)
 
 
 def _of_row(
@@ -867,7 +887,7 @@ def _of_row(
     told = Attempt(row.name, row.action, row.changes)
     code = function.__code__
     parameters = list(code.co_varnames[1 : code.co_argcount])
-    made = row.made(statement, Context(failing.module, before, after, parameters))
+    made = row.made(statement, Context(failing.module, before, after, parameters, function.__globals__))
     if made is None:
         return None
     block[number:] = made

@@ -12,23 +12,33 @@ import copy
 import re
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import torch
 
 Node = Any  # a statement or an expression
 VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
-SIZE = r"Constraints violated|Guard failed|specialized it to be a constant|generated guard|not all values of"
+SIZE = (
+    "Constraints violated|inconsistent min=|Guard failed|specialized it to be a constant|generated guard"
+    "|not all values of"
+)
 
 
 @dataclass
 class Context:
-    """What a rewrite gets with its statement: module, statements before and after it, parameters."""
+    """What a rewrite gets with its statement: module, statements before and after it, parameters, globals."""
 
     module: Any
     before: list[ast.stmt]
     after: list[ast.stmt]
     parameters: list[str]
+    names: dict[str, Any]
+
+    def values(self, node: Node) -> list[Any]:
+        """List what a constant, a global, or `self.x` in one of the modules, may be."""
+        if isinstance(node, ast.Attribute):
+            return [getattr(module, node.attr, None) for module in self.module.modules()]
+        return [self.names.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)]
 
 
 Block = Optional[list[Node]]  # what replaces a statement and all after it, if a row fits
@@ -155,6 +165,10 @@ def without_conversion(node: Node) -> Node:
     return node
 
 
+def joined_by(operator: Any, parts: Iterable[Node]) -> Node:
+    return reduce(lambda one, other: ast.BinOp(one, operator, other), parts)
+
+
 class Unconverted(ast.NodeTransformer):
     """Rewrites a test with tensors, also of sizes and `numbers`: drops `.item()`, writes `and` as `&`."""
 
@@ -174,8 +188,7 @@ class Unconverted(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> Node:
         sides = [self.tensor(each) for each in (node.left, *node.comparators)]
         pairs = zip(sides, node.ops, sides[1:])
-        tests: list[Node] = [ast.Compare(left, [operator], [right]) for left, operator, right in pairs]
-        return reduce(lambda one, other: ast.BinOp(one, ast.BitAnd(), other), tests)
+        return joined_by(ast.BitAnd(), [ast.Compare(left, [how], [right]) for left, how, right in pairs])
 
     def tensor(self, node: Node) -> Node:
         if not self.is_number(node):
@@ -184,8 +197,9 @@ class Unconverted(ast.NodeTransformer):
         return parsed("torch.scalar_tensor(N)", N=size)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Node:
-        operator = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
-        return reduce(lambda one, other: ast.BinOp(one, operator, other), map(self.truth, node.values))
+        return joined_by(
+            ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), map(self.truth, node.values)
+        )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Node:
         return negated(self.truth(node.operand)) if isinstance(node.op, ast.Not) else node
@@ -335,7 +349,8 @@ def of_remainder(node: Node, context: Context) -> Block:
     if not isinstance(rest, ast.BinOp) or not isinstance(rest.op, ast.Mod):
         return None
     missing = ast.BinOp(rest.right, ast.Sub(), tested)
-    return _padded(node, context, missing, ast.BinOp(missing, ast.Mod(), rest.right))
+    made = _padded(node, context, missing, ast.BinOp(missing, ast.Mod(), rest.right))
+    return made or _padded(node, context, tested, tested)  # by `-n % k` elements
 
 
 def _padded(node: Node, context: Context, missing: Node, new: Node) -> Block:
@@ -552,6 +567,17 @@ def without_check(node: Node, context: Context, ends: Any = (ast.Continue, ast.R
     return [*context.after] if is_of_size and isinstance(node.body[-1], ends) else None
 
 
+@in_expression
+def unfiltered(node: Node, _context: Context) -> Node | None:
+    """Drop the filter of `[f(x) for x in parts if len(x) > 0]`, as operators accept an empty part."""
+    fits = isinstance(node, (ast.ListComp, ast.GeneratorExp)) and any(
+        is_size(part) for each in node.generators for test in each.ifs for part in ast.walk(test)
+    )
+    for each in node.generators if fits else ():
+        each.ifs = []
+    return node if fits else None
+
+
 def of_try(node: Node, context: Context) -> Block:
     return [*node.body, *context.after] if isinstance(node, ast.Try) and not node.finalbody else None
 
@@ -621,9 +647,11 @@ def of_exit(loop: Node, context: Context) -> Block:
         return None
     known = {name for each in context.before for name, _ in values_of(each)} | set(context.parameters)
     used = set(carried([], loop.body, context.after))
+    first_set = [name for each in loop.body for name in (assigned(each),) if name in used - known]
     parts = [_until_exit(each, used, known) for each in loop.body]
     device = f", device={context.parameters[0]}.device" if context.parameters else ""
     start, end = [f"going = torch.ones((), dtype=torch.bool{device})"], []
+    start += [f"{name} = None" for name in first_set]
     for name, _, dim in filter(None, map(grown_by, loop.body)):
         start.append(f"{name}_size = torch.tensor({name}.shape[{dim}]{device})")
         end.append(CUT.format(name=name, dim=dim))
@@ -656,6 +684,9 @@ def _until_exit(node: Node, used: Any, known: Any) -> list[Node]:
     names = {each.id for each in stored if isinstance(each.ctx, ast.Store)} & used
     if isinstance(target, (ast.Name, ast.Tuple)) and not names:
         return [node]
+    if isinstance(node, ast.Assign) and isinstance(target, ast.Name) and not names <= known:
+        text = f"V if {target.id} is None else torch.where(going, V, {target.id})"
+        return [assign(target.id, parsed(text, V=node.value))]
     if not isinstance(target, (ast.Name, ast.Tuple, ast.Subscript)) or not names <= known:
         return []
     if isinstance(target, ast.Tuple):
@@ -677,8 +708,7 @@ def own_size(node: Node, context: Context) -> Node | None:
         return None
     whole = isinstance(node.args[0], (ast.Tuple, ast.List))
     sizes = node.args[0].elts if whole else node.args
-    first = sizes[0] if sizes else None
-    if not isinstance(first, ast.Constant) or not isinstance(first.value, int) or first.value < 2:
+    if not any(type(value) is int and value > 1 for value in context.values(sizes[0] if sizes else None)):
         return None
     owner = node.func.value
     named = isinstance(owner, ast.Name) and owner.id != "torch"
@@ -689,18 +719,31 @@ def own_size(node: Node, context: Context) -> Node | None:
 
 
 def no_numbers(statement: Node, context: Context) -> Block:
-    """Turn numbers into tensors in a tuple or dict that is returned, or that a `while_loop` carries."""
-    new, found = copy.deepcopy(statement), 0
+    """Turn numbers into tensors in a tuple or dict that is returned, or that a `while_loop` carries.
+
+    Leave out texts, and lists of texts, which a package cannot return.
+    """
+    new = copy.deepcopy(statement)
     nodes: list[Any] = list(ast.walk(new))
     loops = [each for each in nodes if calls_method(each, "while_loop") or calls(each, "while_loop")]
     returned = [new.value] if isinstance(new, ast.Return) else []
     for whole in (*(each.args[2] for each in loops if len(each.args) > 2), *returned):
         parts = getattr(whole, "values" if isinstance(whole, ast.Dict) else "elts", [])
-        for place, each in enumerate(parts):
-            held = (getattr(module, getattr(each, "attr", ""), None) for module in context.module.modules())
-            if any(isinstance(value, (int, float)) for value in (getattr(each, "value", None), *held)):
-                parts[place], found = parsed("torch.tensor(N)", N=each), found + 1
-    return [new, *context.after] if found else None
+        for place, each in reversed(list(enumerate(parts))):
+            if is_text(each, context):
+                for own in (getattr(whole, "keys", None), parts):
+                    del (own or [None] * (place + 1))[place]
+            elif any(isinstance(value, (int, float)) for value in context.values(each)):
+                parts[place] = parsed("torch.tensor(N)", N=each)
+    return [new, *context.after] if ast.dump(new) != ast.dump(statement) else None
+
+
+def is_text(node: Node, context: Context) -> bool:
+    """Whether this is a text or a list of texts."""
+    parts = getattr(node, "elts", [node])
+    values = [value for each in parts for value in context.values(each)]
+    held = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
+    return isinstance(node, ast.JoinedStr) or any(isinstance(part, str) for part in held)
 
 
 def of_parts(node: Node, context: Context) -> Node | None:
@@ -866,6 +909,7 @@ def only_outside(node: Node, context: Context) -> Block:
 
 
 QUANTIZED = "torch.quantize_per_tensor(X, S, Z, torch.{}).dequantize()"
+COPY = "torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, X)"
 ROWS = "T[torch.arange(X.shape[0], device=X.device)]"
 REWRITES = [
     Rewrite("padding", SIZE, of_padding, "pad without the test", "longer inputs are padded and cut, too"),
@@ -874,6 +918,7 @@ REWRITES = [
     Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
     Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
     Rewrite("check if empty", VALUE, without_check, "leave out the check", "empty tensors pass, too"),
+    Rewrite("filter", VALUE, unfiltered, "leave out the test of the size", "empty parts are used, too"),
     Rewrite("check of a size", SIZE, partial(without_check, ends=ast.Raise), "check the size in the caller"),
     Rewrite("loop", f"{ANY}|{UNROLLED}", of_loop, "loop with while_loop"),
     Rewrite(
@@ -886,8 +931,18 @@ REWRITES = [
     Rewrite(
         "number of a tensor",
         f"{VALUE}|item",
-        like(*((f"{kind}({old})", "X.item()") for kind in ("int", "float") for old in ("X.item()", "X"))),
+        like(
+            *((f"{kind}({old})", "X.item()") for kind in ("int", "float") for old in ("X.item()", "X")),
+            *((f"{name}(X.tolist())", f"X.{name}().item()") for name in ("max", "min", "sum")),
+        ),
         "take the number with .item()",
+        stage="export or compile",
+    ),
+    Rewrite(
+        "deep copy",
+        "deepcopy|Cannot access data pointer",
+        like(*((f"{name}(X)", COPY) for name in ("copy.deepcopy", "deepcopy"))),
+        "copy only the tensors",
     ),
     Rewrite("truth of a tensor", VALUE, like(("bool(X.item())", "X"), ("bool(X)", "X")), "keep the tensor"),
     Rewrite("choice of a module", VALUE, picked, "compute all and select one", "all are computed"),
@@ -978,7 +1033,14 @@ REWRITES = [
     Rewrite(
         "complex number", r"AssertionError: $", in_expression(of_parts), "use complex tensors", "", "compile"
     ),
-    Rewrite("number in a tuple", r"FakeTensorUpdater|\[TensorBox", no_numbers, "use a tensor", "", "compile"),
+    Rewrite(
+        "number in a tuple",
+        r"FakeTensorUpdater|\[TensorBox",
+        no_numbers,
+        "use only tensors",
+        "the caller adds texts",
+        "compile",
+    ),
     Rewrite(
         "named result",
         r"serialization name for .*torch\.return_types",
@@ -1016,4 +1078,4 @@ WHOLE = [
 
 def fitting(text: str, stage: str, rows: list[Rewrite] = REWRITES) -> list[Rewrite]:
     """The rows that match the stage and the text of the error."""
-    return [each for each in rows if each.stage == stage and re.search(each.text, text)]
+    return [each for each in rows if stage in each.stage and re.search(each.text, text)]
