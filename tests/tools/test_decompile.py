@@ -209,7 +209,7 @@ def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: Zoo, tmp_path:
     if not THOROUGH:
         return
     code, found = command(*bad, "--edit", str(program), "--launch", "0")
-    assert code == 2 and "no function of the program" in found["error"] and "1" in found["error"]
+    assert code == 2 and "no function for this launch: 0\n  expected: 1" in found["error"]
     good = ["try-fix", str(package), "--inputs", str(package.with_name("logarithm.inputs.pt"))]
     code, found = command(*good, "--edit", str(program))
     assert code == 2 and "without the edit the program does not fail" in found["error"]
