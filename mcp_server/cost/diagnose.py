@@ -314,58 +314,68 @@ async def _largest_cost(
     context.cost.clock.ends_s = budget_s
     subject = await _subject(context, workload, exported, env)
     if symptom == "slow-build":
-        if subject.program is None or workload is None:
-            what = "timing a build needs a program to build, and none was found"
-            raise ProblemError(
-                what, allowed=f"{argument('exported')}, or a script that exports and compiles the model"
-            )
-        empty = subject.seen is not None and any(each.empty_cache for each in subject.seen.compiles)
-        given = subject.package if subject.package is not None else workload
-        attempts = subject.seen.attempts if subject.seen is not None else []
-        found = await diagnose_build(
-            context,
-            workload,
-            subject.program,
-            subject.configs,
-            budget_s=budget_s,
-            empty_cache=empty,
-            imports=getattr(given, "extra_imports", ()),
-            rolled=next((each for each in attempts if each.stage == "loop"), None),
-        )
-        limit = min(86_400.0, 4 * budget_s)
-        more = {**workload_arguments(workload), "symptom": symptom, "budget_s": limit, "timeout_s": limit}
-        why = "measure again after the change, or with more time"
-        step = NextStep(why=why, tool="diagnose", arguments=more)
-        settled = found.confidence == "proven" or found.outcome == "no_fault"
-        return found if settled else found.model_copy(update={"next_steps": [step]})
+        return await _cost_of_build(context, workload, subject, budget_s)
     if subject.package is None:
         raise _without_package()
     loads, took = loaded_often(subject.seen) if subject.seen is not None else ([], "")
     if symptom == "slow-load":
         return await diagnose_load(context, subject, loads)
-    unproven = OF_PROGRAM
     if subject.seen is not None and (again := _compiled_again(subject.seen)):
         took, line = again
         party = Component(kind="script", name="compiles", model_locations=[line])
         words = ("the model is compiled again and again", took, party, Fix(text=COMPILE_ONCE))
-        return loss(*words, context.cost.cost(), (), unproven)
+        return loss(*words, context.cost.cost(), (), OF_PROGRAM)
     if took:
-        return loss(*_loaded_again(loads, f"{took}."), context.cost.cost(), (), unproven)
+        return loss(*_loaded_again(loads, f"{took}."), context.cost.cost(), (), OF_PROGRAM)
     built = Built(subject.program, subject.configs, subject.threads)
     found, seconds = await diagnose_call(context, subject.package, built, budget_s=budget_s)
-    if subject.seen is None:
+    return _with_rest(found, seconds, subject.seen, loads, context) if subject.seen is not None else found
+
+
+async def _cost_of_build(
+    context: Context, workload: Workload | None, subject: _Subject, budget_s: float
+) -> Verdict:
+    """What makes the build slow, with a step that continues unless the answer is settled."""
+    if subject.program is None or workload is None:
+        what = "timing a build needs a program to build, and none was found"
+        allowed = f"{argument('exported')}, or a script that exports and compiles the model"
+        raise ProblemError(what, allowed=allowed)
+    compiles, attempts = (
+        (subject.seen.compiles, subject.seen.attempts) if subject.seen is not None else ([], [])
+    )
+    found = await diagnose_build(
+        context,
+        workload,
+        subject.program,
+        subject.configs,
+        budget_s=budget_s,
+        empty_cache=any(each.empty_cache for each in compiles),
+        imports=getattr(subject.package or workload, "extra_imports", ()),
+        rolled=next((each for each in attempts if each.stage == "loop"), None),
+    )
+    if found.confidence == "proven" or found.outcome == "no_fault":
         return found
-    called, loading = len(subject.seen.calls), sum(load.seconds or 0.0 for load in loads)
+    limit = min(86_400.0, 4 * budget_s)
+    more = {**workload_arguments(workload), "symptom": "slow-build", "budget_s": limit, "timeout_s": limit}
+    why = "measure again after the change, or with more time"
+    return found.model_copy(update={"next_steps": [NextStep(why=why, tool="diagnose", arguments=more)]})
+
+
+def _with_rest(
+    found: Verdict, seconds: float, seen: Capture, loads: Sequence[CapturedLoad], context: Context
+) -> Verdict:
+    """The verdict on a call of `seconds`, or one on the program if its loads or own code take longer."""
+    called, loading = len(seen.calls), sum(load.seconds or 0.0 for load in loads)
     if loading > called * seconds:  # more than any change of the call could save
         took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)}, and "
         took += f"{counted(called, 'call')} {told(seconds)} each. {found.summary}"
-        return loss(*_loaded_again(loads, took), context.cost.cost(), found.evidence, unproven)
-    around = _between_calls(subject.seen, seconds)
+        return loss(*_loaded_again(loads, took), context.cost.cost(), found.evidence, OF_PROGRAM)
+    around = _between_calls(seen, seconds)
     if around is None:
         return found
     if found.outcome != "no_fault":
         return found.model_copy(update={"remarks": [*found.remarks, around[1]]})
-    return loss(*around, context.cost.cost(), found.evidence, unproven)
+    return loss(*around, context.cost.cost(), found.evidence, OF_PROGRAM)
 
 
 _Words = tuple[str, str, Component, Fix]  # headline, summary, party and fix

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -219,53 +219,85 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
 _MISREAD = frozenset({"dtype", "size", "stride"})
 
 
-def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
-    index, compiled = mismatch.input_index, _compiled(mismatch, case)
-    name = name_of(compiled) if compiled is not None else "the call's inputs"
-    test = _test_of(mismatch, case)
-    trial = case.trials.get(test.key) if test is not None else None
-    gone = trial is not None and trial.gone
-    fault = _bad_access(mismatch, case)
+@dataclass(frozen=True)
+class _Shown:
+    """What shows that a mismatch is at fault.
+
+    A size out of range may be a false alarm. `sure`: a rule that generated code relies on is broken, or a bad
+    access is seen. Otherwise the trial decides: is the failure gone with a size within the range? If the size
+    was above the range, this is only likely: the removed part may have been at fault.
+    """
+
+    test: Intervention | None
+    trial: Trial | None
+    fault: Fault | None
+    sure: bool
+
+    @property
+    def gone(self) -> bool:
+        return self.trial is not None and self.trial.gone
+
+    @property
+    def cured(self) -> bool:
+        return self.gone and not self.sure
+
+
+def _shown(mismatch: Mismatch, case: DiagnosisState) -> _Shown:
+    test, fault = _test_of(mismatch, case), _bad_access(mismatch, case)
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size out of range may be a false alarm. It is harmful if the call works with a size in range. If the
-    # size was above the range, this is only likely: the removed part may have been at fault.
-    cured = gone and not sure
-    # A bad access above the range settles the doubt, and so does a call that works within the range.
-    reached = case.located is not None and case.located.fault is not None
-    answered = gone or (_above(mismatch, case) is not None and reached)
-    sentence = without_doubt(mismatch.sentence) if answered else mismatch.sentence
+    return _Shown(test, case.trials.get(test.key) if test is not None else None, fault, sure)
+
+
+def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
+    index, compiled, shown = mismatch.input_index, _compiled(mismatch, case), _shown(mismatch, case)
+    sentence = without_doubt(mismatch.sentence) if _answered(mismatch, shown, case) else mismatch.sentence
     # If an operator of the model raises for this size, a wider range does not help.
     refusing = raising_lines(case) if mismatch.aspect == "range" else []
     narrowing = _narrowing(mismatch, case)
     # No trial can clear or prove a size if outputs differ from those that the user expects at that size.
-    open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
+    differs = case.symptom.judges and case.failure_of("plain") == "differs"
     fatal = [each for each in case.mismatches if each is not mismatch and each.severity == "fatal"]
     besides = [each for each in fatal if each.input_index == index is not None]
-    lines = refusing or lines_reading(index, case)
-    # If the program accepted its outputs, only a read outside of the elements or a trial shows harm.
-    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
-    harms = gone or fault is not None or misread if case.ended_well or case.handled else sure
     return Suspect(
         category=mismatch.category,
         guilty=component(
             "input" if index is not None else "call",
-            name,
-            [*(narrowing.stack[:1] if narrowing is not None else []), *case.call_locations, *lines],
+            name_of(compiled) if compiled is not None else "the call's inputs",
+            [
+                *(narrowing.stack[:1] if narrowing is not None else []),
+                *case.call_locations,
+                *(refusing or lines_reading(index, case)),
+            ],
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
             index=index,
             dim=mismatch.dim,
         ),
         summary=" ".join(f"{capitalized(each)}." for each in (sentence, *(m.sentence for m in besides[:1]))),
         level=CausalLevel.CALL,
-        evidence=tuple(_evidence(mismatch, sentence, fault, trial if cured else None, sure, case)),
+        evidence=tuple(_evidence(mismatch, sentence, shown, case)),
         fix=_in_that_line(mismatch, refusing[0]) if refusing else _with(besides, mismatch.fix),
-        intervention=test,
+        intervention=shown.test,
         parts=_last_part(mismatch, case),
-        harmful=case.failed or harms,
-        weak=not (sure or cured or open_size),
-        observed=sure or cured,
+        harmful=case.failed or _harms(mismatch, shown, case),
+        weak=not (shown.sure or shown.cured or (differs and shown.trial is not None)),
+        observed=shown.sure or shown.cured,
     )
+
+
+def _answered(mismatch: Mismatch, shown: _Shown, case: DiagnosisState) -> bool:
+    """Whether a call that works within the range, or a bad access above it, settles the doubt."""
+    reached = case.located is not None and case.located.fault is not None
+    return shown.gone or (reached and _above(mismatch, case) is not None)
+
+
+def _harms(mismatch: Mismatch, shown: _Shown, case: DiagnosisState) -> bool:
+    """Whether a mismatch does harm in a call that did not fail."""
+    if not case.ended_well and not case.handled:
+        return shown.sure
+    # If the program accepted its outputs, only a read outside of the elements or a trial shows harm.
+    misread = mismatch.severity == "fatal" and mismatch.aspect in _MISREAD and not case.handled
+    return shown.gone or shown.fault is not None or misread
 
 
 def _compiled(mismatch: Mismatch, case: DiagnosisState) -> CompiledInput | None:
@@ -298,14 +330,7 @@ def _bad_access(mismatch: Mismatch, case: DiagnosisState) -> Fault | None:
     return fault if past else None
 
 
-def _evidence(
-    mismatch: Mismatch,
-    sentence: str,
-    fault: Fault | None,
-    cure: Trial | None,
-    sure: bool,
-    case: DiagnosisState,
-) -> Iterator[Evidence]:
+def _evidence(mismatch: Mismatch, sentence: str, shown: _Shown, case: DiagnosisState) -> Iterator[Evidence]:
     """Yield what shows the mismatch: the comparison, the package's own check, a bad access, a trial."""
     yield seen("check_devices", sentence)
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
@@ -313,13 +338,13 @@ def _evidence(
         if same_input and mismatch.category in error.candidates and "input_check" in error.family.tags:
             yield seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}")
             break
-    refused = refusal(case) if sure else None
+    refused = refusal(case) if shown.sure else None
     if refused is not None:
         yield refused
-    if fault is not None:
-        yield seen("locate_fault", quoted(fault.summary or fault.text))
-    if cure is not None:
-        yield seen("intervention", trial_in_words(cure))
+    if shown.fault is not None:
+        yield seen("locate_fault", quoted(shown.fault.summary or shown.fault.text))
+    if shown.cured and shown.trial is not None:
+        yield seen("intervention", trial_in_words(shown.trial))
 
 
 def _with(besides: Sequence[Mismatch], fix: Fix) -> Fix:
