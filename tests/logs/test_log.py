@@ -1,5 +1,6 @@
 """Reading logs: the root error and its location, other facts, and logs as files."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ def test_root_is_the_cause(case: dict[str, Any]) -> None:
 
     Of several errors of one rank, the root is in the traceback that ended the program. The CUDA status at
     teardown narrows the candidates, and so does the operator that a size assertion names. A failed check of
-    the program is distinguished from a mistake in the script.
+    the program is distinguished from a mistake in the script. `TRACEBACK` stands for its lines.
     """
-    root = read(*case["lines"]).root
+    lines = (TRACEBACK if line == "TRACEBACK" else (line,) for line in case["lines"])
+    root = read(*itertools.chain(*lines)).root
     assert root is not None and root.family.id == case["root"]
     assert list(root.candidates) == case.get("candidates", list(root.candidates))
 
