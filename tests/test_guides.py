@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from mcp_server.logs.families import FAMILIES
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT, Zoo, torch_environment
+from tests.support.command import output_of
 from tests.support.guides import PAGES, REFERENCES, SKILL, SUB_GUIDES, frontmatter
 from tests.zoo.names import thorough
 from tools.made import MADE
@@ -204,7 +204,7 @@ def run(kind: str, code: str, directory: Path) -> str:
         "AOTI_DEBUG_CACHE": str(MADE / "instrumented"),
         "PYTHONWARNINGS": "ignore",
     }
-    done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, check=False)
+    done = output_of(argv, cwd=directory, env=env)
     return done.stdout + done.stderr
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mcp_server import interpreter
 from mcp_server.errors import argument, on_command_line
 from mcp_server.interpreter import candidates, default_python, has_torch, interpreter_help
 from tests.conftest import ROOT
+from tests.support.command import output_of
 
 LAUNCHER = ROOT / "tools" / "aoti_debug.py"
 OURS = Path(sys.executable)
@@ -141,12 +141,12 @@ def test_the_launcher_leaves_the_environment_of_uv(active: dict[str, str]) -> No
     """The variables are those of the process that started uv, which `uv run` had changed."""
     env = {"PATH": "/home/me/.venv/bin:/usr/bin", **active}
     argv = [sys.executable, "-c", AS_UV, SHOW]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    done = output_of(argv, env=env, check=True)
     assert json.loads(done.stdout) == {"PATH": env["PATH"], "VIRTUAL_ENV": active.get("VIRTUAL_ENV")}
 
 
 def test_the_launcher_leaves_any_other_environment_alone() -> None:
     """If a Python of an active environment started the launcher, variables stay."""
     env = {"PATH": "/usr/bin", "VIRTUAL_ENV": sys.prefix}
-    done = subprocess.run([sys.executable, "-c", SHOW], env=env, capture_output=True, text=True, check=True)
+    done = output_of([sys.executable, "-c", SHOW], env=env, check=True)
     assert json.loads(done.stdout) == env

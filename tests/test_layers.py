@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +10,7 @@ from functools import cache
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.command import output_of
 
 PRODUCT = ROOT / "mcp_server"
 PAGE = ROOT / "docs" / "architecture.md"
@@ -163,7 +163,7 @@ print(json.dumps(sorted(sys.modules)))
 
 def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     """A diagnosis over MCP, in a new process, imports no torch and no rarely needed module."""
-    run = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = output_of([sys.executable, "-c", LOADED], cwd=ROOT, check=True)
     loaded = json.loads(run.stdout)
     unwanted = (
         *("torch", "triton", "numpy", "ray", "typer", "rich"),

@@ -18,7 +18,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.tools.machine import Compiler, Machine, checkup
 from tests.conftest import ROOT, example
-from tests.support.command import CLI, ran
+from tests.support.command import CLI, output_of, ran
 from tests.zoo.names import thorough
 from tools import demo_picture
 from tools.made import MADE
@@ -216,15 +216,7 @@ def said(line: str, directory: Path, **env: str) -> subprocess.CompletedProcess[
     """Run the line in a shell, with only the environment's programs on its PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
     surroundings = {"HOME": str(directory), "AOTI_DEBUG_STATE": str(directory / "state"), "PATH": path, **env}
-    return subprocess.run(
-        ["bash", "-c", line],
-        cwd=directory,
-        env=surroundings,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    return output_of(["bash", "-c", line], cwd=directory, env=surroundings, timeout=600)
 
 
 @pytest.fixture(scope="module")

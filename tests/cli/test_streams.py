@@ -89,14 +89,8 @@ def test_a_signal_leaves_what_is_known(tmp_path: Path, number: signal.Signals) -
     script = tmp_path / "slow.py"
     script.write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)")
     argv = [*CLI, "diagnose", "slow.py"]
-    with subprocess.Popen(
-        argv,
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment(tmp_path), **pipes) as process:
         _until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", process)
         process.send_signal(number)
         if number != signal.SIGINT:

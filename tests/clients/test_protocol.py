@@ -6,7 +6,6 @@ run as well. Skipped unless `make test-clients` installed it.
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from mcp_server.operations.table import CORE
 from tests.clients.conftest import Clients
 from tests.conftest import ROOT
+from tests.support.command import output_of
 from tests.support.servers import serving_on_http
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -66,15 +66,7 @@ def inspect(clients: Clients) -> Inspect:
 
     def inspect(*arguments: str) -> tuple[int, dict[str, Any]]:
         argv = [str(program), "--cli", sys.executable, "-m", "mcp_server", "--format", "json", *arguments]
-        done = subprocess.run(
-            argv,
-            cwd=ROOT,
-            env=clients.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = output_of(argv, cwd=ROOT, env=clients.environment(), timeout=120)
         return done.returncode, json.loads(done.stdout)["result"]
 
     return inspect

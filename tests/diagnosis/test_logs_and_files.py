@@ -1,7 +1,6 @@
 """What a log or package file shows alone: errors, and files missing, cut or for another machine."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.diagnosis.support import (
 )
 from tests.package.archives import changed, unweighted, without
 from tests.served import served
+from tests.support.command import output_of
 from tests.zoo.names import nightly
 
 CHECKED = "run_with_input_checks"
@@ -211,7 +211,7 @@ def built(directory: Path, **variables: Path) -> str:
     (own / "sensor.h").touch()
     argv = ["g++", "-shared", "-fPIC", str(source), "-idirafter", str(own), "-lsensor", "-o", "opened.so"]
     env = {**os.environ, "LC_ALL": "C", **{name: str(path) for name, path in variables.items()}}
-    return subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True).stderr
+    return output_of(argv, cwd=directory, env=env).stderr
 
 
 def compile_failed(output: str, flags: dict[str, str]) -> DiagnosisState:

@@ -47,10 +47,8 @@ def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
 
 def writes(kind: str, *checksums: str) -> list[Line]:
     """Make the events of a watched run in which each launch wrote one tensor."""
-    seen = [
-        {"event": "rerun", "run": kind, "launch": n, "sequence": n, "kernel": f"k{n}", "name": f"buf{n}"}
-        for n in range(len(checksums))
-    ]
+    made = ({"launch": n, "sequence": n, "kernel": f"k{n}", "name": f"buf{n}"} for n in range(len(checksums)))
+    seen = [{"event": "rerun", "run": kind, **each} for each in made]
     told = [{**event, "checksum": text} for event, text in zip(seen, checksums, strict=True)]
     return [{"event": "outputs", "run": kind, "checksums": [checksums[-1]]}, *told]
 

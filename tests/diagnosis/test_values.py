@@ -87,12 +87,8 @@ def watched(zoo: Zoo, **facts: Any) -> DiagnosisState:
     case.runs["plain"] = run("plain", "", called(nan=1))
     first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": OddElement(value="nan")}
     artifact = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
-    case.kernel_io = KernelIO(
-        returned=True,
-        first_bad=FirstBad.model_validate({**first, "summary": "it", **facts}),
-        log=artifact,
-        cost=Cost(),
-    )
+    bad = FirstBad.model_validate({**first, "summary": "it", **facts})
+    case.kernel_io = KernelIO(returned=True, first_bad=bad, log=artifact, cost=Cost())
     return case
 
 
@@ -306,11 +302,8 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: Zoo) -> None:
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
     (found,) = by("value_constraints.detect_size", case)
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
-    assert (
-        "args[0]" in found.summary
-        and "is 9, but at most 5 is assumed" in found.summary
-        and found.intervention is None
-    )
+    assert "args[0]" in found.summary and "is 9, but at most 5 is assumed" in found.summary
+    assert found.intervention is None
 
 
 def test_a_size_read_from_an_input_is_put_on_the_input(tmp_path: Path) -> None:
@@ -340,7 +333,5 @@ def test_a_launch_outside_of_loops_hangs_by_itself(zoo: Zoo) -> None:
     """If the journal ends after a loop or in its first iterations, the last launch is named."""
     for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
         case = looped(zoo, numbers)
-        assert (
-            by("hang.detect_endless_loop", case) == []
-            and len(by("illegal_memory_access.detect_last_launch", case)) == 1
-        )
+        assert not by("hang.detect_endless_loop", case)
+        assert len(by("illegal_memory_access.detect_last_launch", case)) == 1

@@ -72,14 +72,9 @@ def test_zeros_are_remarked_where_constants_of_that_name_have_none(
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_expected", "equal": False})
     assert case.package is not None
     known = case.package.constants[0]
-    named = [
-        (name, shape, 8),
-        *((fqn, (8,) * (1 + ("matrix.w" in fqn)), 8 - 8 * some) for fqn, some in others.items()),
-    ]
-    case.constants_read = tuple(
-        ConstantValues(replace(known, fqn=fqn, shape=sizes), Path("0.bin"), 8, zeros, 1.0)
-        for fqn, sizes, zeros in named
-    )
+    others_of = ((fqn, (8,) * (1 + ("matrix.w" in fqn)), 8 - 8 * some) for fqn, some in others.items())
+    named = [(replace(known, fqn=fqn, shape=at), zeros) for fqn, at, zeros in ((name, shape, 8), *others_of)]
+    case.constants_read = tuple(ConstantValues(w, Path("0.bin"), 8, zeros, 1.0) for w, zeros in named)
     found = [each.guilty.name for each in by("constants.detect", case)]
     assert (name in found) == told
 

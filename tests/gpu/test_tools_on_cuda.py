@@ -17,7 +17,7 @@ from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from tests.gpu.conftest import Answers
 from tests.gpu.zoo import CudaZoo
-from tests.support.command import answered
+from tests.support.command import answered, output_of
 from tests.support.tools import asked
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -194,7 +194,7 @@ def test_the_recorder_costs_a_call_nothing(cuda_zoo: CudaZoo, tmp_path: Path, in
         medians = []
         for package in (call.package, recorded, recorded, call.package):
             argv = [sys.executable, "-W", "ignore", "-c", PROGRAM, "good", str(package), *files]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
+            done = output_of(argv, timeout=300, check=True)
             medians.append(float(done.stdout.split()[-1]))
         ratios.append((medians[1] + medians[2]) / (medians[0] + medians[3]))
     assert min(ratios) < 1.1, ratios

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
 from tests.conftest import ROOT, torch_environment
+from tests.support.command import output_of
 
 TF32, CONVOLVED = "tf32", "convolved"
 USER = ("user_lookup", "user_spread", "user_shift", "user_wide", "user_tall")
@@ -64,7 +64,7 @@ def make_tf32(directory: Path) -> None:
     if not (directory / f"{TF32}.pt2").exists():
         argv = [sys.executable, "-W", "ignore", "-m", "tests.gpu.tf32_model", str(directory)]
         env = torch_environment()
-        done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = output_of(argv, env=env, cwd=ROOT)
         assert done.returncode == 0, f"{TF32}: {done.stderr[-4000:]}"
 
 
@@ -82,7 +82,7 @@ def _compile(name: str, directory: Path, compiler: str) -> None:
     if compiler:
         env.update(CXX=compiler, TORCHINDUCTOR_CACHE_DIR=str(directory / "cache"))
     argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(directory), "cuda"]
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = output_of(argv, env=env, cwd=ROOT)
     assert done.returncode == 0, f"{name}: {done.stderr[-4000:]}"
 
 

@@ -139,11 +139,8 @@ def test_a_bounds_guard_changes_the_offending_row_only(masked: Path, tmp_path: P
     call = the_call(masked, masked.with_name("masked.index.pt"))
     guard = relaunched(tmp_path, masked, "masked.index.pt", "guard")
     clamp = inputs.keep_in_range(inputs.Leaf(0, "args[0]"), 0, 11)
-    by_input, by_kernel = tried(
-        tmp_path,
-        call,
-        [clamp, Intervention(guard.key, guard.kind, guard.what, (), guard.options, minimal=clamp.minimal)],
-    )
+    guarded = Intervention(guard.key, guard.kind, guard.what, (), guard.options, minimal=clamp.minimal)
+    by_input, by_kernel = tried(tmp_path, call, [clamp, guarded])
     assert offered(by_input) and offered(by_kernel) and by_kernel.side_effects.known
     assert by_input.after.facts is not None and by_kernel.after.facts is not None
     one, other = by_input.after.facts.outputs, by_kernel.after.facts.outputs

@@ -226,10 +226,8 @@ def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
 @pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
 def test_a_tool_runs_once(variable: str) -> None:
     """A child that is not a run of the workload, such as a compiler, runs only in the first rank."""
-    said = [
-        subprocess.check_output([*ONLY_FIRST, "echo", "two words"], env={variable: rank}, text=True)
-        for rank in ("0", "1")
-    ]
+    argv = [*ONLY_FIRST, "echo", "two words"]
+    said = [subprocess.check_output(argv, env={variable: rank}, text=True) for rank in ("0", "1")]
     assert said == ["two words\n", ""]
 
 

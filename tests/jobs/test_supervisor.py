@@ -142,13 +142,8 @@ def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
     """Output of one stream does not cut a line of the other."""
     file = BoundedFile(tmp_path / "log")
     joined = InOrder(file)
-    for stream, data in [
-        ("stdout", b"one "),
-        ("stderr", b"error\n"),
-        ("stdout", b"line\nlast"),
-        ("stderr", b"end"),
-    ]:
-        joined.feed(stream, data)
+    for stream, data in (("out", b"one "), ("err", b"error\n"), ("out", b"line\nlast"), ("err", b"end")):
+        joined.feed(f"std{stream}", data)
     joined.finish()
     file.close()
     assert (tmp_path / "log").read_bytes() == b"error\none line\nlast\nend"

@@ -35,10 +35,8 @@ def test_the_stack_after_a_runtime_error_names_its_function() -> None:
     (error,) = read_native(lines_of("index-overflow.ubsan.txt")).errors
     assert (error.tool, error.kind) == ("ubsan", "undefined")
     assert error.frames[0].function == "cpp_fused_embedding_0"
-    assert (error.frames[0].line, error.frames[1].function.partition("(")[0]) == (
-        24,
-        "torch::aot_inductor::AOTInductorModel::run_impl",
-    )
+    caller = error.frames[1].function.partition("(")[0]
+    assert (error.frames[0].line, caller) == (24, "torch::aot_inductor::AOTInductorModel::run_impl")
 
 
 def test_debugger_backtrace() -> None:

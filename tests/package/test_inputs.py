@@ -1,7 +1,6 @@
 """The compiled signature, and inputs compared with it: every kind of difference, and false alarms."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from mcp_server.package.signature import (
 )
 from tests.conftest import Zoo, torch_environment
 from tests.recorded import RECORDINGS
+from tests.support.command import output_of
 
 # The compiled signature, in wrappers of torch 2.13 (CPU) and 2.11 (CUDA), and in damaged texts.
 
@@ -94,17 +94,13 @@ def compiled(*dims: CompiledDim, index: int = 0, dtype: str = "float32", **more:
 
 
 BATCH = CompiledDim(0, None, "s0", 2, 64)
+TWICE = (CompiledDim(0, 4), CompiledDim(1, None, "2*s0", 4, 128))
 # Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 describes them.
 SIGNATURE = Signature(
     inputs=(
         compiled(BATCH, CompiledDim(1, 16), strides=(16, 1)),
         compiled(BATCH, index=1, dtype="int64"),
-        compiled(
-            *(CompiledDim(0, 4), CompiledDim(1, None, "2*s0", 4, 128)),
-            index=2,
-            path=None,
-            strides=("2*s0", 1),
-        ),
+        compiled(*TWICE, index=2, path=None, strides=("2*s0", 1)),
     ),
     symbols=(SymbolDefinition("s0", "arg0_1", "size", 0),),
 )
@@ -299,11 +295,9 @@ def test_agrees_with_the_check_of_the_package(zoo: Zoo) -> None:
     """AOTI_RUNTIME_CHECK_INPUTS refuses exactly the calls with a difference (torch 2.13)."""
     package = zoo("logarithm")
     calls = [[(t.dtype, t.shape, t.strides) for t in call] for call in CALLS]
-    done = subprocess.run(
+    done = output_of(
         [sys.executable, "-W", "ignore", "-c", CHECK_SCRIPT, str(package), json.dumps(calls)],
         env={**torch_environment(), "AOTI_RUNTIME_CHECK_INPUTS": "1"},
-        capture_output=True,
-        text=True,
         check=True,
     )
     refused = [line != "ok" for line in done.stdout.splitlines()]

@@ -18,6 +18,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
 from tests.conftest import Zoo, host_of
 from tests.recorded import RECORDINGS
+from tests.support.command import output_of
 from tests.support.tools import verdict
 from tests.zoo.names import nightly
 
@@ -37,13 +38,8 @@ def run_host(
     prepared = anyio.run(lambda: trace_launches(context, workload, cache=cache))
     assert prepared.how == "not_run"
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(host), str(prepared.package), mode],
-        env={**env, **prepared.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+    done = output_of(
+        [str(host), str(prepared.package), mode], env={**env, **prepared.environment}, timeout=600
     )
     return done, read_journal_file(Path(prepared.environment["AOTI_DEBUG_JOURNAL"]))
 

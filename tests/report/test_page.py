@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, Ru
 from mcp_server.report.bundle import Source, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from tests.render.samples import Page, rewritten
+from tests.support.command import output_of
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -138,9 +138,7 @@ def browsed(directory: Path, text: str, *options: str) -> str:
     profile = f"--user-data-dir={directory / 'profile'}"
     words = ["--headless", *root, *QUIET, profile, "--enable-logging=stderr", *options]
     argv = [CHROMIUM, *words, file.as_uri()]
-    done = subprocess.run(
-        [str(word) for word in argv], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = output_of([str(word) for word in argv], timeout=60, check=True)
     assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from mcp_server import __version__
 from mcp_server.server.app import GUIDES, REFERENCE
 from tests.conftest import ROOT
+from tests.support.command import output_of
 from tools.manifests import project, registry_server
 
 if sys.version_info >= (3, 11):
@@ -33,7 +34,7 @@ FILES = (".claude-plugin/plugin.json", ".cursor-plugin/plugin.json", "plugin.jso
 def test_they_are_up_to_date() -> None:
     """`python tools/manifests.py` would change nothing."""
     argv = [sys.executable, str(ROOT / "tools" / "manifests.py"), "--check"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = output_of(argv)
     assert done.returncode == 0, done.stdout
 
 
@@ -141,7 +142,7 @@ def test_the_lock_fits_the_dependencies() -> None:
 def test_the_launcher_is_the_command_line(tmp_path: Path) -> None:
     """From any folder, the launcher runs the package beside it, and no installed one."""
     argv = [sys.executable, str(ROOT / LAUNCHER), "--version"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = output_of(argv, cwd=tmp_path, check=True)
     assert done.stdout == f"{__version__}\n"
 
 

@@ -60,10 +60,8 @@ def test_errors(tmp_path: Path, era: Era) -> None:
         assert left.is_error and "defect in this tool: SystemExit" in text_of(left)
         unknown = await client.call_tool("ecko", {})
         assert unknown.is_error and "did you mean 'echo'" in text_of(unknown)
-        for call, said in (
-            ("ecko", "did you mean 'echo'"),
-            ("run_child", "Path for the ids. All arguments: file, wait_s"),
-        ):
+        needs = "Path for the ids. All arguments: file, wait_s"
+        for call, said in (("ecko", "did you mean 'echo'"), ("run_child", needs)):
             unlisted = await client.call_tool("run_tool", {"tool": call})
             assert unlisted.is_error and said in text_of(unlisted)
         called = {"tool": "echo", "arguments": {"text": "by name"}}

@@ -20,6 +20,7 @@ from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ROOT, Zoo
 from tests.jobs.support import OF_EACH_RANK, all_dead, family, python, within
 from tests.slurm.conftest import Cluster
+from tests.support.command import output_of
 
 pytestmark = pytest.mark.slurm
 
@@ -51,7 +52,7 @@ def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
     env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     argv = [str(Path(sys.executable).with_name("aoti-debug")), *arguments]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = output_of(argv, cwd=ROOT, env=env, timeout=300)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

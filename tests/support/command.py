@@ -21,10 +21,15 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**inherited, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
 
 
+def output_of(argv: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a process, and keep what it prints."""
+    return subprocess.run(argv, capture_output=True, text=True, **{"check": False, **options})
+
+
 def ran(argv: Sequence[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a process in `folder`, which is also its state directory."""
     env = {**environment(folder), **variables}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600)
+    return output_of(argv, cwd=folder, env=env, timeout=600)
 
 
 def typed(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,6 @@
 """A symptom, an expectation or a check command, given with a real package on the CPU."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.render import as_text
 from tests.conftest import CACHE, ROOT, Zoo, compiled_once, torch_environment
+from tests.support.command import output_of
 from tests.support.tools import BY_NAME, of_call, tool
 from tests.zoo.names import nightly, thorough
 
@@ -254,7 +254,7 @@ def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     # CUDA cannot be used in a fork of a process that has initialized it.
     argv = [sys.executable, "-W", "ignore", "-m", "tests.symptom.models", "silent", str(folder), "cuda"]
     env = torch_environment()
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = output_of(argv, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder / "silent.pt2"
 

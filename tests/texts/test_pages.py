@@ -17,13 +17,14 @@ from mcp_server.logs.families import BY_ID
 from mcp_server.runtime.context import Context
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ROOT
+from tests.support.command import output_of
 from tests.support.guides import PAGES, frontmatter
 
 
 def test_generated_pages_are_current() -> None:
     """The tool would change nothing."""
     argv = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = output_of(argv, cwd=ROOT)
     assert done.returncode == 0, done.stdout
 
 

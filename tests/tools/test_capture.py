@@ -1,7 +1,6 @@
 """What the hook records of programs that succeed, raise, crash, hang, fork, or never use AOTInductor."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from mcp_server.logs.captured import read_capture
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import hook_environment
 from tests.conftest import Zoo
+from tests.support.command import output_of
 from tests.worker.support import QUICK, captured, captured_command
 from tests.zoo.names import nightly
 
@@ -56,13 +56,8 @@ sys.exit(5)
     )
     bad = str(package.with_name("ranker.bad-index.pt"))
     seen = captured(tmp_path, code, str(package), bad)
-    plain = subprocess.run(
-        [sys.executable, "program.py", str(package), bad],
-        cwd=tmp_path,
-        env={**os.environ, **QUICK},
-        capture_output=True,
-        text=True,
-        check=False,
+    plain = output_of(
+        [sys.executable, "program.py", str(package), bad], cwd=tmp_path, env={**os.environ, **QUICK}
     )
     assert (seen.finished.returncode, seen.finished.stdout.read_text()) == (plain.returncode, plain.stdout)
     assert plain.returncode == 5 and "index out of bounds" in plain.stdout
@@ -224,10 +219,7 @@ def test_a_module_run_with_m_and_the_users_own_sitecustomize(tmp_path: Path) -> 
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     hooked = {**env, **hook_environment(tmp_path, {"PYTHONPATH": str(tmp_path)})}
     argv = [sys.executable, "-m", "program"]
-    runs = [
-        subprocess.run(argv, cwd=tmp_path, env=each, capture_output=True, text=True, check=True)
-        for each in (env, hooked)
-    ]
+    runs = [output_of(argv, cwd=tmp_path, env=each, check=True) for each in (env, hooked)]
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("sitecustomize")
     assert not runs[1].stderr
 
@@ -244,11 +236,8 @@ def test_too_large_inputs_are_left_out_with_a_notice(zoo: Zoo, tmp_path: Path) -
 
 def test_a_journal_cut_by_a_crash_is_still_read(tmp_path: Path) -> None:
     """A truncated line at the end, and lines that are not events, are ignored."""
-    lines = [
-        '{"event": "process", "n": 1, "t": 1, "pid": 7, "parent": 1, "argv": [], "python": "3.11"}',
-        "[1]",
-        '{"ev',
-    ]
+    process = '{"event": "process", "n": 1, "t": 1, "pid": 7, "parent": 1, "argv": [], "python": "3.11"}'
+    lines = [process, "[1]", '{"ev']
     (tmp_path / "capture-7.jsonl").write_text("\n".join(lines))
     seen = read_capture(tmp_path)
     assert [process.pid for process in seen.processes] == [7] and not seen.processes[0].exited
@@ -260,7 +249,7 @@ def test_the_hook_loads_nothing_before_torch(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", code]
 
     def modules(environment: dict[str, str]) -> set[str]:
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        done = output_of(argv, env=environment, check=True)
         return set(done.stdout.split())
 
     hooked = modules({**os.environ, **hook_environment(tmp_path, {})})

@@ -35,10 +35,8 @@ def test_good_inputs_of_a_file_fit(zoo: Zoo, tmp_path: Path) -> None:
     assert result.machine.torch and result.machine.compiler.works
     assert result.machine.compiler.links_cxx_runtime == "libstdc++.so.6"
     assert result.package is not None and result.package.cxx_runtime == "libstdc++.so.6"
-    assert [row.given for row in result.inputs] == [
-        "float32 [24, 8] on cpu strides (8, 1)",
-        "int64 [8] on cpu strides (1,)",
-    ]
+    given = ["float32 [24, 8] on cpu strides (8, 1)", "int64 [8] on cpu strides (1,)"]
+    assert [row.given for row in result.inputs] == given
     assert result.inputs[0].range.endswith(": 2..512") and result.unknown == []
     assert len(result.model_dump_json()) < LIMIT
 
@@ -195,10 +193,8 @@ def test_old_metadata_has_the_device_only() -> None:
 
 def test_a_tool_is_found_in_a_toolkit_and_in_site_packages(tmp_path: Path) -> None:
     """Without one on PATH, it is found below CUDA_HOME, or where a package of the interpreter installs it."""
-    folders = (
-        tmp_path / "toolkit" / "extras" / "cs-tool",
-        tmp_path / "lib/python3.12/site-packages/nvidia/cu/bin",
-    )
+    wheel = tmp_path / "lib/python3.12/site-packages/nvidia/cu/bin"
+    folders = (tmp_path / "toolkit" / "extras" / "cs-tool", wheel)
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "cs-tool").write_text("#!/bin/sh\n")

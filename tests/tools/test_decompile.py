@@ -17,7 +17,7 @@ from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ROOT, Zoo, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.recorded import RECORDINGS
-from tests.support.command import typed
+from tests.support.command import output_of, typed
 from tests.support.programs import recorded
 from tests.zoo.names import THOROUGH, nightly, thorough
 
@@ -47,7 +47,7 @@ def test_a_package_and_its_program_agree(zoo: Zoo, tmp_path: Path, name: str) ->
     assert {each["agreement"] for each in found["by_launch"]} <= {"equal", "rounding"}, found["by_launch"]
     text = (out / "model.py").read_text()
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", str(out / "model.py")]
-    assert subprocess.run(ruff, capture_output=True, text=True).stdout == ""
+    assert output_of(ruff).stdout == ""
     imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
     assert imported <= {"json", "os", "torch", "torch.nn"}
 
@@ -83,7 +83,7 @@ def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: Zoo, tmp_path: Pa
         shutil.copy(weights, tmp_path / "out" / "weights.safetensors")
     inputs = package.with_name(f"{name}.inputs.pt")
     argv = [sys.executable, "-c", RUN, str(tmp_path / "out"), str(package), str(inputs)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
+    done = output_of(argv, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -15,6 +15,7 @@ from mcp_server.tools.failing import FailureShown, result_of_script
 from mcp_server.tools.reduce import Reduced
 from tests.conftest import CACHE, Zoo
 from tests.recorded import RECORDINGS
+from tests.support.command import output_of
 from tests.support.tools import tool
 from tests.zoo.names import thorough
 
@@ -90,11 +91,8 @@ def reduced(tmp_path: Path, workload: Any, **options: Any) -> Any:
 
 def program(zoo: Zoo, name: str, inputs: str) -> ExportedWorkload:
     package = zoo(name)
-    return ExportedWorkload(
-        exported=package.with_name(f"{name}.exported.pt2"),
-        inputs=package.with_name(f"{name}.{inputs}.pt"),
-        env=CACHED,
-    )
+    exported, given = (package.with_name(f"{name}.{file}") for file in ("exported.pt2", f"{inputs}.pt"))
+    return ExportedWorkload(exported=exported, inputs=given, env=CACHED)
 
 
 def run_alone(result: Any, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -105,9 +103,7 @@ def run_alone(result: Any, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         target.write_bytes(file.path.read_bytes())
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TORCHINDUCTOR_VEC_ISA_OK": "1", **CACHED}
     argv = [sys.executable, "repro.py"]
-    return subprocess.run(
-        argv, cwd=tmp_path / "alone", env=env, capture_output=True, text=True, check=False, timeout=300
-    )
+    return output_of(argv, cwd=tmp_path / "alone", env=env, timeout=300)
 
 
 def script_of(result: Any) -> Any:

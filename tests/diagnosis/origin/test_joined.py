@@ -95,14 +95,8 @@ ACOS = Operation(
 
 def guard(key: str) -> Intervention:
     """The guard of that operation, as if its kernel were made."""
-    return Intervention(
-        key,
-        Kind.KERNEL,
-        "the call with a guard",
-        before_code=ACOS.code,
-        after_code=ACOS.guarded_code,
-        action=ACOS.action,
-    )
+    code: Any = {"before_code": ACOS.code, "after_code": ACOS.guarded_code, "action": ACOS.action}
+    return Intervention(key, Kind.KERNEL, "the call with a guard", **code)
 
 
 def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: Zoo) -> None:
