@@ -41,7 +41,7 @@ CATEGORIES: dict[Category, str] = {
     "shape_out_of_range": "a dynamic dimension outside the compiled range, or violating a guard",
     "index_out_of_bounds": "an index read from a tensor is out of bounds, with or without an assertion",
     "illegal_memory_access": "an out-of-bounds or misaligned access in a kernel",
-    "nan_or_inf": "non-finite values first produced by some kernel",
+    "nan_or_inf": "non-finite values first produced by some kernel, or a matrix without an inverse",
     "wrong_output": "numbers that differ from the expected ones, with no error reported",
     "custom_op": "a fake function that disagrees with the real op, or an op that is not registered",
     "constants": "weights missing, of wrong shape or dtype, stale, or updated wrongly",

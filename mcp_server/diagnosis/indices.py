@@ -32,7 +32,7 @@ class Index:
     `part` are the input elements from which the index is read directly. `candidate` is the check in generated
     code; `indexed` are labels of the indexed tensors. An operator takes its index from the tensor `variable`,
     last written by the launch `maker`. `holds` is the value of the index that was seen. An element minus
-    `shift` is the position that it selects; None if that is not known.
+    `shift` is the position that it selects; None if that is not known. `offsets`: it says where a bag starts.
     """
 
     launch: Launch
@@ -45,6 +45,7 @@ class Index:
     maker: Launch | None = None
     holds: str = ""
     shift: int | None = 0
+    offsets: bool = False
 
 
 def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
@@ -195,9 +196,11 @@ def operator_indices(case: DiagnosisState) -> list[Index]:
         for name in (a.target for a in launch.tensors if a.name in indices and a.target):
             maker = _maker(name, launch, case)
             given = inputs.get(name) if maker is None else None
-            part = InputSlice(given, 0, 1, 0, bound - 1) if given is not None else None
+            first = 1 if bound == 1 and offsets else None  # only the first offset must be 0
+            part = InputSlice(given, 0, 1, 0, bound - 1, end=first) if given is not None else None
             holds = error.fields.get("value", "")
-            found.append(Index(launch, 0, bound - 1, part, None, indexed, name, maker, holds))
+            index = Index(launch, 0, bound - 1, part, None, indexed, name, maker, holds, offsets=offsets)
+            found.append(index)
     return found
 
 

@@ -59,6 +59,12 @@ AT_STAGE: dict[tuple[Category, str], str] = {
     ("toolchain", "load"): "loading failed",
 }
 
+# Headlines for which the error's family says more than the category.
+OF_FAMILY = {
+    "kernel_division": "integer division by zero",
+    "matrix_values": "matrix that has no inverse or factors",
+}
+
 # What differs about an input.
 ASPECTS: dict[Aspect, str] = {
     "count": "wrong number of inputs",
@@ -86,6 +92,9 @@ def headline_of(category: Category, guilty: Component, case: DiagnosisState, *, 
     if category == "cost":
         of = (guilty.value or "").rpartition(" ")[2]
         return {"bytes": "too much memory", "memory": "too much memory"}.get(of, HEADLINES[category][0])
+    families = [root.family.id for _, root in case.own_roots if category in root.candidates]
+    if told := next((OF_FAMILY[each] for each in families if each in OF_FAMILY), ""):
+        return told
     stages = [each.stage for each in case.captured.attempts]
     stages += [root.family.stage for _, root in case.own_roots if category in root.candidates]
     if failed := next((AT_STAGE[category, each] for each in stages if (category, each) in AT_STAGE), ""):

@@ -158,6 +158,20 @@ def test_a_kernel_of_aten_on_the_device_names_the_element_of_its_operator(zoo: Z
     assert not by("index_out_of_bounds.detect_operator_index", case)
 
 
+def test_the_first_offset_of_bags_must_be_0(zoo: Zoo) -> None:
+    """The element is named, and the fix says what offsets mean."""
+    case = failing(
+        package_case(zoo("bags"), GivenTensor("int64", (12,)), GivenTensor("int64", (4,))),
+        "RuntimeError: offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+        "position 0. However, got 5",
+    )
+    part = InputSlice(1, 0, 1, 0, 0, end=1)
+    case.index_values[part] = outside(part, 5, index=[0])
+    (found,) = by("index_out_of_bounds.detect_operator_index", case)
+    assert found.guilty.elements == ["args[1][0] = 5"] and "must be 0" in found.summary
+    assert found.fix is not None and found.fix.text.startswith("let args[1] say where each bag starts")
+
+
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
 LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
 ELEMENT, LABEL = Element("in_ptr1", Position("x0"), "int64", 3), "input 1 (args[1])"

@@ -124,7 +124,7 @@ def _by_input(
     flat, low, high = _flat(part), part.low, part.high
     row = _row(part, case)
     read = f"{name}[{row}]" if row is not None else f"{name}.flatten(){slice_text(flat)}"
-    read = name if flat == EVERYWHERE else read
+    read = name if flat == EVERYWHERE or index.offsets else read
     all_read = name if _reads_all(index, case) else read
     indexed, beyond = _Indexed.of(index), share(facts.outside, facts.elements, "value")
     at = f" at {candidate.location}" if candidate is not None else ""
@@ -136,15 +136,17 @@ def _by_input(
     elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
-        summary=f"{capitalized(where)}. This value indexes {indexed.label}, where {low} to {high} "
-        f"are allowed.{indexed.doubt(part, facts, case)}",
+        summary=f"{capitalized(where)}. {indexed.limits(low, high)}{indexed.doubt(part, facts, case)}",
         evidence=(
             *([said(error)] if error is not None else []),
             seen("look_at_indices", f"{where}; {beyond} outside {low}..{high}", f"the values of {read}"),
             seen("inspect_package", f"launch {launch.index} ({launch.kernel}) checks it{at}"),
         ),
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
-        fix=Fix(text=indexed.advice(all_read, part, facts), after=outside(all_read, low, high)),
+        fix=Fix(
+            text=indexed.advice(all_read, part, facts),
+            after=None if index.offsets else outside(all_read, low, high),
+        ),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
 
@@ -183,6 +185,7 @@ def _row(part: InputSlice, case: DiagnosisState) -> int | None:
     return part.offset // size if whole else None
 
 
+STARTS = "0, and then the lengths of all bags before it added up (torch.cat([zero, lengths.cumsum(0)[:-1]]))"
 NO_ROW = 1 << 31  # larger than the row number of any table
 
 
@@ -194,6 +197,7 @@ class _Indexed:
     name: str
     is_table: bool
     shift: int | None
+    offsets: bool
 
     @classmethod
     def of(cls, index: Index) -> _Indexed:
@@ -203,7 +207,13 @@ class _Indexed:
         computed = first.isidentifier()
         label = f"{first}, which the package computes" if computed else ", ".join(index.indexed)
         name = name if name and not computed else "the tensor"
-        return cls(label or "a tensor", name, first.startswith("constant "), index.shift)
+        return cls(label or "a tensor", name, first.startswith("constant "), index.shift, index.offsets)
+
+    def limits(self, low: int, high: int) -> str:
+        """Say which values are allowed, and what they select."""
+        if self.offsets:
+            return "The first offset of the bags must be 0." if high == 0 else f"The most allowed is {high}."
+        return f"This value indexes {self.label}, where {low} to {high} are allowed."
 
     def past(self, part: InputSlice, facts: events.IndexValues) -> bool:
         """Whether the largest value is one past the end, like a length used as a position."""
@@ -228,6 +238,8 @@ class _Indexed:
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
         """Say what to change: the ids or the table, or the code that computes the positions."""
         low, high, most = part.low, part.high, facts.max or 0
+        if self.offsets:
+            return f"let {read} say where each bag starts: {STARTS}"
         if self.is_table:
             reject = f"reject values of {read} outside {low}..{high}, or map them to a row for unknown ids"
             if most > NO_ROW:
@@ -245,6 +257,8 @@ class _Indexed:
 
     def wrongly_read(self, row: int) -> str:
         """Say why the nearest allowed value is no fix."""
+        if self.offsets:
+            return "start another bag than was meant"
         if self.shift is None:
             return f"be another value, for another part of {self.name}"
         if self.is_table:

@@ -10,7 +10,15 @@ from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 
-from mcp_server.diagnosis.components import component, own_code, own_operators, package_name, seen
+from mcp_server.diagnosis.components import (
+    component,
+    first_line,
+    lines_of,
+    own_code,
+    own_operators,
+    package_name,
+    seen,
+)
 from mcp_server.diagnosis.interventions.source import action_of
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
@@ -35,7 +43,7 @@ from mcp_server.package.mismatch import taken
 from mcp_server.plurals import counted, quoted
 from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, filled
-from mcp_server.worker.events import GuardFailed
+from mcp_server.worker.events import GuardFailed, NodeRaised
 
 WORKER = str(WORKER_MAIN.parent)
 OF_HOOK = "-capture/site/sitecustomize.py"  # the hook, which imports the modules that it watches
@@ -227,7 +235,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             guilty=guilty,
             summary=_summary(root, invalid, several, alone, case),
             level=BY_CATEGORY[category][1] if category == admitted[0] else CausalLevel.SYMPTOM,
-            evidence=(evidence_of(root, source), *compiler_at),
+            evidence=(evidence_of(root, source), *compiler_at, *_in_eager(root, case)),
             crashing=Component(kind="kernel", name=kernel, generated_location=place) if kernel else None,
             fix=Fix(text=advice) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if guilty.name and shows else "",
@@ -396,6 +404,10 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     if of_model:
         told = [line for tried in case.captured.attempts for line in tried.stack]
         lines = [*told, *_changed(case), *lines]
+    event = _raised_in_eager(root, case)
+    if event is not None and not who.name:
+        who = component("op", event.op)
+    lines = (lines_of(event) if event is not None else []) + lines
     lines = lines or case.failing_locations or case.exit_locations
     at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
     if at is not None:
@@ -410,6 +422,18 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     index = int(number) if number.isdigit() and who.kind == "input" else None
     kind = "script" if of_model and not who.name else who.kind
     return component(kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
+
+
+def _raised_in_eager(root: ErrorFact, case: DiagnosisState) -> NodeRaised | None:
+    """The model's operator that raises this error in eager mode. Numbers in the text may differ."""
+    event = next(iter(case.eager_events(NodeRaised)), None)
+    same = event is not None and (first_line(event) in root.text or root.family.match(event.text) is not None)
+    return event if same else None
+
+
+def _in_eager(root: ErrorFact, case: DiagnosisState) -> list[Evidence]:
+    event = _raised_in_eager(root, case)
+    return [seen("interpret", f"{event.op} raises it in eager mode, too")] if event is not None else []
 
 
 def _changed(case: DiagnosisState) -> list[ModelLocation]:

@@ -182,7 +182,8 @@ TABLE.error(
         r"(?P<detail>index out of range in self)",
         r"index (?P<value>-?\d+) is out of bounds for (?:dimension|axis) (?P<dim>\d+) with size (?P<bound>\d+)",
         r"[Dd]imension out of range \(expected to be in range of (?P<range>\[.*?\]), but got (?P<value>-?\d+)\)",
-        r"(?P<detail>Target (?P<value>-?\d+) is out of bounds|offsets\[0\] has to be 0.*|INDICES element is out of DATA bounds.*)",
+        r"(?P<detail>Target (?P<value>-?\d+) is out of bounds|INDICES element is out of DATA bounds.*)",
+        r"(?P<index>offsets)\[0\] has to be (?P<bound>0), .* However, got (?P<value>-?\d+)",
         r"(?P<index>offsets)\[-1\] can not be greater than input's length (?P<bound>\d+) but got offsets\[-1\] of (?P<value>\d+)",
         r"Expected (?P<detail>(?P<index>\w+) < (?P<bound>index_size|\w+_size|num_\w+) to be true)",
         r"[Ii]ndex (?P<at>\d+) of \w+ takes value (?P<value>-?\d+) which is not in the valid range \[-?\d+, (?P<bound>\d+)\)",
@@ -192,6 +193,20 @@ TABLE.error(
     "An ATen operator rejected an index.",
     "IndexError: index out of range in self",
     tags=("operand", "fake_operand"),
+)
+TABLE.error(
+    "matrix_values",
+    r"(?<!\w)(?P<call>(?:linalg\.)?\w{1,40}): (?:\(Batch element \d+\): )?(?:U\[|The (?:diagonal element|solver failed|factorization could not|algorithm failed|least squares solution could not))",
+    "nan_or_inf",
+    "An operator of linear algebra rejected the values of its matrix: it is singular, not positive definite, or "
+    "not finite.",
+    "linalg.inv: The diagonal element 3 is zero, the inversion could not be completed because the input matrix is singular.",
+    not_proven="Which of its inputs makes the matrix so.",
+    sentence="{call} rejected the values of its matrix: it is singular, not positive definite, or not finite.",
+    names=Naming("{call}", kind="op"),
+    fix="correct what makes the matrix: with fewer samples than columns, two equal rows or a variance of 0 it is "
+    "singular. If such data are allowed, add a small multiple of the identity (for a covariance: shrinkage), or "
+    "use a method for any rank, as torch.linalg.pinv",
 )
 TABLE.cause(
     "nan_check",
@@ -258,7 +273,7 @@ TABLE.error(
 TABLE.error(
     "operator_refused",
     (),
-    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
+    ("input_mismatch", "shape_out_of_range", "custom_op"),
     "An operator inside the package rejected its operands; a package checks no input shapes by default.",
     "RuntimeError: mat1 must be a matrix, got 1-D tensor",
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
