@@ -59,13 +59,16 @@ GROUPS = {
 
 
 class Grouped(TyperGroup):
-    """Lists the commands grouped by purpose, and names their arguments without typer's `<str>`."""
+    """Lists the commands grouped by purpose, without typer's `<str>`, `{FOLDER}` and `[x>=0]`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
+        found: Any = super().get_command(ctx, cmd_name)
         for each in found.params if found is not None else ():
+            vars(each)["_get_number_range_help_str"] = lambda: None  # the help says the range in words
             if each.param_type_name == "argument":
                 vars(each)["display_type_rich"] = lambda **_: ""
+                if each.required:
+                    vars(each)["_usage_display_name"] = each._rich_display_name
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -194,6 +194,8 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
     for suspect in (each for each in merged(suspects) if is_bystander(each, case)):
         same = (trial for trial in trials_of(suspect, case) if trial.effect is Effect.SAME)
         by = next((unchanged_in_words(trial) for trial in same), FAILS_ALONE)
+        if suspect.category == "input_mismatch":
+            by += ", so this is not why; but the input does not fit the package"
         found.append(RuledOut(hypothesis=suspect.summary, by=by))
     return found
 

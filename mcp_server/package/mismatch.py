@@ -387,9 +387,9 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
     for dim, got in pairs:
         if dim.size is not None and dim.size != got:
             fix = Fix(
-                text=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic",
-                before=f"dynamic_shapes has no Dim for dimension {dim.index} of {item.path or item.name}",
-                after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
+                text=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic: in "
+                f"dynamic_shapes, add it to the entry of {item.path or item.name}",
+                after=f"{dim.index}: torch.export.Dim('n', max={max(got, dim.size)})",
             )
             sentence = f"dimension {dim.index} of {item.label} is {got}, but was compiled as {dim.size}"
             yield _mismatch(

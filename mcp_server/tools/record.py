@@ -85,9 +85,13 @@ async def preload(context: Context, out: Path | None, options: RecorderOptions) 
     library = await build_library("preload.c", {}, options, context)
     if out is not None:
         try:
-            new_package(out, out, "").write_bytes(library.read_bytes())
+            with out.open("xb") as file:
+                file.write(library.read_bytes())
         except OSError as error:
-            raise ProblemError(f"the library cannot be written: {error.strerror}", value=str(out)) from error
+            what = f"the library cannot be written: {error.strerror}"
+            raise ProblemError(
+                what, value=str(out), allowed="a new file, in a folder with room for it"
+            ) from error
     return Recorded(
         summary="Start the host with this environment. It records each package that it loads.",
         library=out or library,
@@ -160,6 +164,7 @@ def _process(found: Recording) -> ProcessRow:
     state = "runs" if found.alive else "ended" if found.ended else "died"
     if found.crash is not None:
         state = f"died of signal {found.crash.signal} in thread {found.crash.thread}"
+    state = f"{state}; {found.loss}" if found.loss else state
     return ProcessRow(
         recording=found.path,
         process=found.pid,
