@@ -3,13 +3,15 @@
 //   host PACKAGE THREADS CALLS [--break HOW]
 //
 // The package is that of examples/ranker.py: ids of users [batch] and of items [batch, 20]. `--break` makes
-// the last thread fail in the middle: index, worker, dtype, freed, short, uncaught, segv, abort, kill, or hang. With
+// the last thread fail in the middle: index, worker, dtype, freed, short, uncaught, segv, abort, kill, fork, or hang. With
 // outlive or exit, it still serves when main destroys the loader, or calls exit.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
+#include <sys/wait.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -40,6 +42,7 @@ void fail(const std::string& fault) {
   if (fault == "segv") *static_cast<volatile int*>(nullptr) = 1;
   if (fault == "abort") std::abort();
   if (fault == "kill") std::raise(SIGKILL);
+  if (fault == "fork" && fork() > 0) wait(nullptr);  // the child serves on, without the threads of OpenMP
   while (fault == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 

@@ -131,7 +131,7 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Tool calls that would settle the category, or show more about it."""
     if case.process is not None:
-        return _of_process(case.process)
+        return _of_process(case.process) if case.attached is not None else []
     if case.workload is None:
         why = "to prove the cause, let diagnose run the program that fails"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
@@ -358,7 +358,8 @@ def command_for(step: str, case: DiagnosisState) -> str:
         program = _operators(case) if workload is not None else {}
         return _line("bisect", *option_words(program)) if program else ""
     if step == "look_at_process" and case.process is not None:
-        return _line("diagnose", "--pid", str(case.process.pid))
+        at = case.attached
+        return _line("diagnose", "--pid", str(at.pid)) if at is not None else _program(workload)
     if step == "read_log":
         plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -38,7 +38,8 @@ class Command:
     that will never continue, or None. That process prints its stacks (`STACKS_SIGNAL`); then the child is
     stopped as at its time limit. `tell` is called regularly with the seconds since the start. `builds` says
     what the child is building, or "". While the child builds and uses the processor, `spare` is called with
-    the seconds that passed, and returns how many of them do not count against the time limit.
+    the seconds that passed, and returns how many of them do not count against the time limit. `at_limit` is
+    called with the child's process id before the child is stopped at its time limit.
     """
 
     argv: tuple[str, ...]
@@ -49,6 +50,7 @@ class Command:
     unset: tuple[str, ...] = ()
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
     tell: Callable[[float], None] | None = field(default=None, compare=False)
+    at_limit: Callable[[int], Coroutine[None, None, None]] | None = field(default=None, compare=False)
     builds: Callable[[], str] = field(default=str, compare=False)
     spare: Callable[[float], float] = field(default=lambda _seconds: 0.0, compare=False)
 

@@ -167,6 +167,8 @@ async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: 
             with anyio.move_on_after(command.timeout_s) as limit:
                 await _wait_for_end_or_stall(child, command, partial(build.follow, child, command, limit))
             timed_out = not child.has_ended
+            if timed_out and command.at_limit is not None:
+                await command.at_limit(child.report().pid)
         finally:
             with anyio.CancelScope(shield=True):
                 if not child.has_ended:

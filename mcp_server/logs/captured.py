@@ -270,6 +270,7 @@ class MemoryEvent(Phase):
     output: int = 0
     names: list[str] = Field(default_factory=list)
     counted: bool = False
+    during: str = ""  # the call of a recorded host, in words
 
 
 class CapturedAttempts(Phase):

@@ -187,7 +187,7 @@ def _text(raw: bytes | str) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
 
 
-Death = Literal["stack", "file", "null", "abort", "exit", "deleted", "updated", "other"]
+Death = Literal["stack", "file", "null", "abort", "thrown", "exit", "deleted", "updated", "other"]
 OF_MEMORY = ("stack", "file")  # a call is not to blame for these, even if the thread died in it
 NEAR_STACK = 1 << 16  # largest distance from the stack pointer of an access that missed the stack
 NULL_PAGE = 4096
@@ -232,6 +232,8 @@ def crash_site(
 ) -> CrashSite:
     """Describe how a thread died of signal `number`, from its stack and the mapped files."""
     death, memory = _death(number, address, sp, maps)
+    if death == "abort" and _throws(stack, maps):
+        death, memory = "thrown", "nothing caught the exception that it threw"
     return CrashSite(
         signal_name(number), thread, death, memory, _own_function(stack, maps),
         tuple(islice(host_lines(stack, maps), 2)), said,
@@ -253,16 +255,31 @@ def _death(number: int, address: int, sp: int, maps: Sequence[Mapping]) -> tuple
     return ("abort" if number == signal.SIGABRT else "other"), ""
 
 
+_OF_CXX = re.compile(r"^lib(?:stdc\+\+|c\+\+abi)")
+_STANDARD = re.compile(r"_Z+N?[KVRO]*(?:S[tabsiod]|9__gnu_cxx)")  # symbols of the standard library
+
+
+def _throws(stack: Sequence[int], maps: Sequence[Mapping]) -> bool:
+    """Whether a C++ exception ended the process before anything caught it."""
+    return any(name in ("__cxa_throw", "__cxa_rethrow") for name, _ in _functions(stack, maps, _OF_CXX.match))
+
+
 def _own_function(stack: Sequence[int], maps: Sequence[Mapping]) -> str:
-    """The innermost function outside torch and the system, with its library."""
+    """The innermost function outside torch, the system and the standard library, with its library."""
+    own = list(_functions(stack, maps, lambda name: not FOREIGN.search(f"/{name}")))
+    name, library = next((each for each in own if not _STANDARD.match(each[0])), (own or [("", "")])[0])
+    return f"{_readable(name)} of {library}" if name else ""
+
+
+def _functions(
+    stack: Sequence[int], maps: Sequence[Mapping], wanted: Callable[[str], object]
+) -> Iterator[tuple[str, str]]:
+    """Yield function and library of the active calls in the wanted libraries, if symbols cover them."""
     for address in stack:
         place = mapping_at(address, maps)
-        if place is None or FOREIGN.search(place.path):
-            continue
-        name = function_at(Path(place.path), address - place.start + place.offset - 1)
-        if name:
-            return f"{_readable(name)} of {library_of(place.path)}"
-    return ""
+        if place is not None and wanted(library_of(place.path)):
+            name = function_at(Path(place.path), address - place.start + place.offset - 1)
+            yield from [(name, library_of(place.path))] if name else []
 
 
 def _readable(symbol: str) -> str:
@@ -358,7 +375,7 @@ def signal_name(number: int) -> str:
 Awaited = Literal["instance", "gil", "mutex", "weights", "rwlock", "device", "openmp", "condition"]
 OPENMP = re.compile(r"^lib(?:gomp|iomp5|omp)\b")
 LIBC = re.compile(r"^lib(?:c|pthread)[-.]")
-NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|(?:lib)?python)")
+NAMED = re.compile(r"^(?:lib(?:gomp|iomp5|omp|c|pthread|cuda|cudart)\b|libstdc\+\+|(?:lib)?python)")
 """Libraries whose functions show what a thread waits for. Reading all others' symbols takes too long."""
 
 
@@ -385,6 +402,7 @@ _ROWS: tuple[tuple[Awaited, re.Pattern[str], str], ...] = (
 12-13, glibc 2.31-2.41)."""
 _OTHER_LOCK: tuple[Awaited, str] = ("rwlock", "a read-write lock")  # a lock outside of the package
 CONDITION: tuple[Awaited, str] = ("condition", "a condition variable that no thread is left to notify")
+FUTURE: tuple[Awaited, str] = ("condition", "a result (std::future) that no thread is left to give")
 
 
 def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str] | None:
@@ -397,6 +415,8 @@ def awaited(frames: Sequence[Frame], thread: ThreadState) -> tuple[Awaited, str]
                 return (kind, words) if own else _OTHER_LOCK
     if first is not None and OPENMP.match(first.library):
         return "openmp", "the other threads of its OpenMP team"
+    if any("__atomic_futex_unsigned_base" in frame.function for frame in frames):
+        return FUTURE
     return CONDITION if any(frame.function.startswith("pthread_cond_") for frame in frames) else None
 
 

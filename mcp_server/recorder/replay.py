@@ -17,11 +17,13 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.child import Finished
-from mcp_server.logs.captured import CapturedUpdate, Leaf
+from mcp_server.logs.captured import CapturedUpdate, Leaf, MemoryEvent
 from mcp_server.logs.journal import DTYPES
 from mcp_server.model import CallNumber, ModelLocation, PackageWorkload, Record
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
+from mcp_server.package.terms.sizes import index_at
+from mcp_server.package.terms.term import itemsize_of
 from mcp_server.plurals import capitalized, counted
 from mcp_server.recorder.core_file import MODE, calls_of_core, is_core
 from mcp_server.recorder.package import build_id_of, library_in
@@ -46,6 +48,7 @@ from mcp_server.recorder.ring import (
     Recording,
     read_recording,
     recordings_in,
+    refused,
 )
 from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.worker.events import Called, Inputs
@@ -208,38 +211,24 @@ class Replayed:
         return not self.finished.ok or self.nonfinite
 
 
-@dataclass(frozen=True)
-class Overwritten:
-    """An input that two calls share: `call` read it while it was filled for `other`, of another thread."""
-
-    input: int
-    call: RecordedCall
-    other: RecordedCall
-
-
-MOST_PAIRS = 4096  # compared inputs of calls that ran at the same time
-
-
-def _overwritten(recording: Recording) -> Overwritten | None:
-    """Find an input in the same memory in two overlapping calls whose values differed when they began."""
-    pairs, running = 0, list[RecordedCall]()
-    for call in recording.calls:
-        running = [each for each in running if each.end_ns is None or each.end_ns > call.begin_ns]
-        for other in running:
-            for number, (then, now) in enumerate(zip(other.inputs, call.inputs, strict=False)):
-                same = then.address and (then.address, then.span) == (now.address, now.span)
-                pairs += 1
-                if same and other.thread != call.thread and _differs(then, now):
-                    return Overwritten(number, other, call)
-        running.append(call)
-        if pairs > MOST_PAIRS:
-            break
-    return None
-
-
-def _differs(then: RecordedInput, now: RecordedInput) -> bool:
-    kept = then.kept == now.kept == "before the call"
-    return kept and then.bytes is not None and now.bytes is not None and then.bytes.read() != now.bytes.read()
+def _changes(recording: Recording, model: RecordedModel) -> Iterator[MemoryEvent]:
+    """Yield the writes of a host to memory that calls of a model read."""
+    calls = {(each.slot, each.sequence): each for each in recording.calls}
+    for each in recording.changes:
+        call = calls.get((each.slot, each.sequence))
+        if call is None or recording.models[call.model] is not model:
+            continue
+        told = f"call {call.number} of thread {call.thread}"
+        written = partial(MemoryEvent, pid=0, n=1, act="written")  # n: after the update
+        if each.input < len(call.inputs):
+            given = call.inputs[each.input]
+            at = index_at(each.offset // itemsize_of(given.dtype), given.sizes, given.strides)
+            told += f" (from element {list(at or ())} of {given.form} on)"
+            yield written(storage="input", interval="call", input=each.input, during=told)
+        elif each.before:
+            yield written(storage="constant", interval="update", names=[each.name], during=told)
+        else:
+            yield written(storage="constant", interval="call", names=[each.name], during=told)
 
 
 @dataclass(frozen=True)
@@ -261,7 +250,7 @@ class TakenCall:
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
     on_ended_frame: int | None = None  # number of an input in the stack frame of a function that has returned
-    overwritten: Overwritten | None = None
+    changes: Sequence[MemoryEvent] = ()  # of memory that calls read
     short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
     program: Path | None = None  # of a host without Python; None if it has Python, or if that is unknown
 
@@ -322,7 +311,7 @@ def _taken(replayed: Sequence[Replayed], found: Sequence[Candidate], package: st
         made_at={number: _maker(places[0]) for number, places in enumerate(made) if places},
         # The first input just below the host's stack pointer, where none of its live variables can be.
         on_ended_frame=next((n for n, each in enumerate(below) if 0 < each < TORCH_FRAMES), None),
-        overwritten=_overwritten(recording),
+        changes=list(_changes(recording, chosen.candidate.model)),
         short={n: block for n, block in enumerate(call.blocks) if 0 < block < call.inputs[n].span},
         program=program_of(recording),
     )
@@ -497,8 +486,9 @@ DIED_ELSEWHERE = (
 def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
     """Say why it proves little that the chosen call returns: a more suspect call, or a fatal signal."""
     lost = "" if chosen.suspect else _lost(found, chosen.recording)
-    crash = chosen.recording.crash
-    return lost or (DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else "")
+    crash, cut = chosen.recording.crash, chosen.recording.loss
+    died = DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else ""
+    return lost or died or (f"{capitalized(cut)}. The call that failed may be one of these." if cut else "")
 
 
 def _lost(found: Sequence[Candidate], recording: Recording) -> str:
@@ -555,6 +545,8 @@ async def candidates_in(folder: Path, workload: PackageWorkload, context: Contex
                 found.append(candidate)
         if not found and recording.crash is not None and not recording.calls:
             found.append(_no_call(recording))
+        if not recording.calls and recording.loss:
+            unreadable.append(refused(recording.loss, path))
     if found:
         return found
     if unreadable and not others:
@@ -681,8 +673,7 @@ def _told(
     after = candidate.updates
     if _was_killed(candidate.recording):
         yield KILLED
-    if candidate.model.memory:
-        yield candidate.model.memory
+    yield from filter(None, (candidate.recording.loss, candidate.model.memory))
     if after:
         before = (
             f"the host had updated or swapped the weights {counted(call.generation, 'time')} before the call"

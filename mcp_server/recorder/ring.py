@@ -18,6 +18,7 @@ from typing import Literal
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.journal import DEVICES, DTYPES
+from mcp_server.plurals import counted
 
 MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 4, 1 << 16, 64, 64
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
@@ -38,7 +39,7 @@ ENDED, EXITS = 1, 2
 MODES = ("adaptive", "ints", "full", "redact")
 Kept = Literal["no", "before the call", "at failure"]
 
-_FATAL, _PAYLOAD, _MAPS, _STACK, _FAILED, _WEIGHTS = range(1, 7)
+_FATAL, _PAYLOAD, _MAPS, _STACK, _FAILED, _WEIGHTS, _CHANGED = range(1, 8)
 _PATTERN = b"\xa5"  # the filler that a copy from the device overwrites
 
 
@@ -108,6 +109,21 @@ class RecordedCall:
     def complete(self) -> bool:
         """Whether the values of all inputs were kept."""
         return self.total_inputs == len(self.inputs) and all(i.bytes or not i.span for i in self.inputs)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Memory that the host wrote while a call read it, or `before` the call: a constant by `name`, or an
+    input, from byte `offset` on.
+    """
+
+    slot: int
+    sequence: int
+    thread: int
+    input: int
+    name: str
+    before: bool
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -199,11 +215,20 @@ class Recording:
     crash: Crash | None = None
     maps: str = ""
     exits: bool = False  # main had returned, or exit was called
+    changes: tuple[Change, ...] = ()
+    cut: int = 0  # threads whose part of the ring is not, or not all, in the file
 
     @property
     def alive(self) -> bool:
         """Whether a process with this id is running. It may be a later process."""
         return not self.ended and Path(f"/proc/{self.pid}").exists()
+
+    @property
+    def loss(self) -> str:
+        """What is missing because the file is cut. Empty if nothing is."""
+        return (
+            f"the ring file is cut: calls of {counted(self.cut, 'thread')} may be missing" if self.cut else ""
+        )
 
 
 def refused(what: str, path: Path) -> ProblemError:
@@ -250,17 +275,22 @@ def read_recording(path: Path) -> Recording:
             raise refused(f"its first bytes are {bytes(magic)!r}", path)
         if header != HEADER_BYTES or not 0 < slots <= MOST_SLOTS or slot_bytes % _LINE or mode >= len(MODES):
             raise refused("its header is damaged", path)
-        if HEADER_BYTES + slots * slot_bytes > len(memory):
-            raise refused(f"it is cut: {slots} slots of {slot_bytes} bytes do not fit", path)
-        calls = [c for s in range(slots) for c in _calls(memory, path, s, slot_bytes, entries)]
+        left = [max(0, min(slot_bytes, len(memory) - HEADER_BYTES - s * slot_bytes)) for s in range(slots)]
+        calls = [c for s, n in enumerate(left) for c in _calls(memory, path, s, slot_bytes, n, entries)]
+        cut = sum(n < slot_bytes and _newest(memory, s) > 0 for s, n in enumerate(left))
         found = tuple(_model(memory, n, entries) for n in range(min(models, MOST_MODELS)))
     calls += _overwritten(crash_path, entries, {(call.slot, call.sequence) for call in calls})
     calls = [call for call in calls if call.model < len(found)]
     return Recording(
         path, pid, started, ended == ENDED, MODES[mode], missed, found,
         tuple(sorted(calls, key=lambda call: call.begin_ns)),
-        entries.crash, entries.maps, ended == EXITS,
+        entries.crash, entries.maps, ended == EXITS, tuple(entries.changes), cut,
     )  # fmt: skip
+
+
+def _newest(memory: mmap.mmap, slot: int) -> int:
+    """The number of the newest call in a slot. 0 if no thread used it."""
+    return int(_SLOT.unpack_from(memory, _HEADER.size + slot * _SLOT.size)[-1])
 
 
 def _overwritten(path: Path, crash: CrashFile, known: Collection[tuple[int, int]]) -> Iterator[RecordedCall]:
@@ -290,15 +320,13 @@ def _model(memory: mmap.mmap, number: int, crash: CrashFile) -> RecordedModel:
 
 
 def _calls(
-    memory: mmap.mmap, path: Path, slot: int, slot_bytes: int, crash: CrashFile
+    memory: mmap.mmap, path: Path, slot: int, slot_bytes: int, left: int, crash: CrashFile
 ) -> Iterator[RecordedCall]:
-    base = HEADER_BYTES + slot * slot_bytes
-    _, _, _, newest = _SLOT.unpack_from(memory, _HEADER.size + slot * _SLOT.size)
-    at = 0
-    while at + _RECORD.size <= slot_bytes:
+    base, newest, at = HEADER_BYTES + slot * slot_bytes, _newest(memory, slot), 0
+    while at + _RECORD.size <= left:
         head = _RECORD.unpack_from(memory, base + at)
         magic, length, sequence, check = head[0], head[1], head[2], head[12]
-        sane = magic == _RECORD_MAGIC and _RECORD.size <= length <= slot_bytes - at
+        sane = magic == _RECORD_MAGIC and _RECORD.size <= length <= left - at
         sane = sane and sequence <= newest and check == (sequence * 2654435761 & 0xFFFFFFFF) ^ at
         call = _call(memory, path, slot, base + at, head, crash) if sane else None
         if call is not None:
@@ -370,6 +398,7 @@ class CrashFile:
     stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     maps: str = ""
     weights: dict[int, list[RecordedWeights]] = field(default_factory=dict)  # by number of the model
+    changes: list[Change] = field(default_factory=list)
 
 
 MOST_MAPS = 4 << 20  # characters that are read
@@ -401,6 +430,9 @@ def read_crash(path: Path) -> CrashFile:
                 held, stack = _constants(memory, path, start, done, number)
                 update = RecordedWeights(sequence, bool(signal), held, thread, stack)
                 found.weights.setdefault(slot, []).append(update)
+            elif kind == _CHANGED and length <= LONGEST_NAME:
+                name = memory[start : start + done].decode("utf-8", "replace")
+                found.changes.append(Change(slot, sequence, thread, number, name, bool(signal), address))
             elif kind == _MAPS and len(found.maps) < MOST_MAPS:
                 found.maps += memory[start : start + min(done, MOST_MAPS)].decode("utf-8", "replace")
             at = start + -(-length // 8) * 8

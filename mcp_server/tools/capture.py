@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,17 +56,19 @@ async def capture(
     env: Mapping[str, str] | None = None,
     gpus: tuple[int, ...] | None = None,
     until_stalled: bool = False,
+    at_limit: Callable[[int], Coroutine[None, None, None]] | None = None,
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
     Each saved call, update and program may take an eighth of the free disk, within 64 MiB to 8 GiB, or what
     AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
-    `until_stalled` ends it before its time limit if a call will clearly not return. Raise `ProblemError` if
+    `until_stalled` ends it before its time limit if a call will clearly not return; `at_limit` can look at
+    the process that its time limit is about to end. Raise `ProblemError` if
     the script is missing, or for an interpreter without torch.
     """
     directory = context.fresh("capture")
     command = _command(context, workload, directory, env or {}, until_stalled)
-    finished = await context.run_in(directory, replace(command, gpus=gpus), runs=1)
+    finished = await context.run_in(directory, replace(command, gpus=gpus, at_limit=at_limit), runs=1)
     if finished.ending == "not_started":
         raise ProblemError(finished.note, value=list(command.argv))
     if isinstance(workload, ScriptWorkload):

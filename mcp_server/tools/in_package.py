@@ -18,6 +18,7 @@ from mcp_server.plurals import counted, listed
 from mcp_server.recorder.package import LoadedLibrary, build_id_of
 from mcp_server.recorder.remains import (
     CONDITION,
+    FUTURE,
     LIBC,
     NAMED,
     OPENMP,
@@ -156,7 +157,7 @@ class Reader:
         calls = [self._call(address, number) for number, address in enumerate(addresses)]
         own = [call for call in calls if call.place is not None]
         waits = awaited(calls, thread)
-        waits = waits if waits != CONDITION or self._asleep else None
+        waits = waits if waits not in (CONDITION, FUTURE) or self._asleep else None
         if not own:
             self.pool += any(OPENMP.match(call.library) for call in calls)
             return _Stack(thread, addresses, calls, None, None, waits, inside=False)

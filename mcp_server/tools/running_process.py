@@ -2,7 +2,9 @@
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.supervisor import descendants
 from mcp_server.model import Attached
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.recorder.core_file import MOST_CALLS, MemoryReader
@@ -85,7 +88,10 @@ class ProcessSeen(Look):
         waited = {holder for holders in kept.values() for holder in holders}
         beyond = [e for e in self.outside if (e.thread in waited or e.waits_for) and not e.computes]
         found = [e for e in (*self.threads, *beyond) if e.thread in self.stayed and not e.held_by]
-        return sorted(found, key=lambda e: (e.launch is None, e.thread not in waited, e.is_worker))
+        alike = Counter(map(str, (each.model for each in found)))
+        return sorted(
+            found, key=lambda e: (e.launch is None, e.thread not in waited, e.is_worker, -alike[str(e.model)])
+        )
 
 
 async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
@@ -114,6 +120,21 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
         flights=_flights(last.recording),
         served=_served(first.recording, last.recording),
     )
+
+
+MOST_PROCESSES = 8  # of a host that are looked at
+
+
+async def look_for_stuck(context: Context, pid: int, packages: Sequence[Path]) -> ProcessSeen | None:
+    """Look at a process and those that it started. Return a stuck one, best one that is in a package."""
+    found: list[ProcessSeen] = []
+    among: list[Path | None] = [*packages] or [None]
+    for each in [pid, *descendants(root=pid)][:MOST_PROCESSES]:
+        for package in among:
+            with suppress(ProblemError):  # it has not loaded this package
+                found.append(await look_at_process(context, Attached(pid=each, package=package)))
+    stuck = [each for each in found if each.deadlocked or each.blocking]
+    return max(stuck, key=lambda each: len(each.threads), default=None)
 
 
 def _in_a_launch(thread: ThreadSeen, looks: Sequence[Look]) -> ThreadSeen:

@@ -120,6 +120,15 @@ def test_memory_that_the_host_does_not_have_is_named(
 
 
 @thorough
+def test_a_host_that_hangs_is_looked_at_before_its_limit(host: Path, package: Path, tmp_path: Path) -> None:
+    """A child that was forked after a call waits for OpenMP threads that it does not have."""
+    command = [str(host), str(package), "1", "40", "--break", "fork"]
+    verdict = diagnosed(tmp_path, command=command, timeout_s=20)
+    assert (verdict["category"], verdict["confidence"]) == ("hang", "likely"), verdict
+    assert "forked after the package was loaded" in verdict["summary"]
+
+
+@thorough
 def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
     """`diagnose ./host model.pt2` names the element, the call and the host's line."""
     verdict = answered("diagnose", "--", host, package, "4", "40", "--break", "index")

@@ -23,7 +23,7 @@ from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.plurals import capitalized, counted, listed
-from mcp_server.recorder.remains import CONDITION
+from mcp_server.recorder.remains import CONDITION, FUTURE
 from mcp_server.tools.in_package import OUTSIDE, ThreadSeen, states_in_words
 from mcp_server.tools.running_process import BETWEEN_S, ProcessSeen
 from mcp_server.worker.protocol import Change
@@ -229,6 +229,8 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
     elif thread.waits_for == OTHER_LOCK:
         summary += " No thread holds it for writing, so threads that hold it for reading keep it."
         action = "release a lock held for reading before the same thread locks it for writing"
+    elif thread.waits_for == FUTURE[1]:
+        action = "do not wait in a task for tasks of the same pool: give those a pool of their own"
     elif thread.waits_for == CONDITION[1]:
         action = "wait with a predicate, set under the same lock: a notify that comes before the wait is lost"
     elif thread in process.outside and "(the GIL)" in waiting:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
 from mcp_server.diagnosis.components import component, package_name, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.program_seen import RunSeen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact, Frame
@@ -134,7 +135,7 @@ def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
 
 # Errors of Python's compiler. For the program's own file they are printed without a traceback.
 _UNREADABLE = frozenset({"SyntaxError", "IndentationError", "TabError"})
-_PLACE = re.compile(rb'^\s*File "([^"\n]+)", line (\d+)\s*$', re.M)
+_PLACE = re.compile(r'^\s*File "([^"\n]+)", line (\d+)\s*$', re.M)
 _OF_FILES = frozenset({"FileNotFoundError", "IsADirectoryError", "NotADirectoryError"})
 _OF_TORCH = re.compile(r"[/\\](?:torch|triton)[/\\]")
 _TAIL_BYTES = 8192
@@ -157,9 +158,8 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     raised = exception.type if exception is not None else root.text.partition(":")[0].strip()
     if raised in _UNREADABLE:
         # Take the line that Python's compiler rejected: the last one named without a function.
-        output = script.finished.output.read_bytes()[-_TAIL_BYTES:]
-        for file, number in _PLACE.findall(output)[-1:]:
-            lines = [ModelLocation(file=file.decode("utf-8", "replace"), line=int(number))]
+        for file, number in _PLACE.findall(_tail(script))[-1:]:
+            lines = [ModelLocation(file=file, line=int(number))]
     elif exception is None or not _is_own(root, raised, frames):
         return  # a missing module, the machine, or torch is to blame
     place = f"{lines[0].file}:{lines[0].line}" if lines else "the program"
@@ -193,6 +193,7 @@ _FIXES: dict[Death, str] = {
     "null": "check the pointer before that line",
     "abort": "find out why that line ends the process; for a message about the heap, run the host under "
     "AddressSanitizer",
+    "thrown": "handle the case for which that line throws, or catch the exception in that thread",
     "exit": "before main returns or exit is called, join every thread that calls the package: exit destroys "
     "what they use",
     "deleted": "before the loader is destroyed, join every thread that calls it, or share its ownership with "
@@ -238,13 +239,17 @@ def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category=category,
         guilty=component("script", site.place or "the host", lines),
-        summary=f"{words}{place}. {where}.",
+        summary=f"{words}{place}." + (f" {where}." if site.death != "deleted" else ""),
         level=CausalLevel.SYMPTOM,
         evidence=(seen("note", f"{words}{place}"),),
         fix=Fix(text=_FIXES[site.death]),
         weak=not site.place and site.death not in (*OF_MEMORY, *_OF_THREADS),
         settle="give a core file of the host, built with -g",
     )
+
+
+def _tail(run: RunSeen) -> str:
+    return run.finished.output.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 
 _REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # as argparse prints it
@@ -256,8 +261,7 @@ def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
     script = case.script_run
     if script is None or script.finished.returncode != REFUSED_STATUS or not case.never_reached:
         return
-    output = script.finished.output.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
-    for found in list(_REFUSED.finditer(output))[-1:]:
+    for found in list(_REFUSED.finditer(_tail(script)))[-1:]:
         yield Suspect(
             category="script_error",
             guilty=component("script", found["program"]),

@@ -104,7 +104,8 @@ GIL_AND_RUNNER = (
 FORKED = (
     "A call did not return in a process that was forked after the package was loaded: it "
     "waits for compute threads of the parent, which do not exist in the child.",
-    "start the workers with 'spawn', or load and call the package only in the children",
+    "start the workers with 'spawn' (in C++, fork before the first call), or load and call the package only "
+    "in the children",
 )
 
 
@@ -211,12 +212,9 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     place = compiling.how if compiling else f"{lines[0].file}:{lines[0].line}"
     said, advice = _AT_ITS_LIMIT[does]
     who = f"all {len(threads)} threads of the program" if threads[1:] else "the program"
-    names = {
-        each: f"thread {n} of {len(threads)}" if threads[1:] else "the program"
-        for n, each in enumerate(threads, 1)
-    }
-    at = [f"{names[each]} was in {each.frames[-1].function}" for each in threads[:4]]
-    at = [fact.replace("<module>", "the script itself") for fact in at]
+    functions = [each.frames[-1].function.replace("<module>", "the script itself") for each in threads[:4]]
+    named = f"thread {{}} of {len(threads)}" if threads[1:] else "the program"
+    at = [f"{named.format(n)} was in {function}" for n, function in enumerate(functions, 1)]
     told = said.format(quiet=quiet, who=who, place=place)
     yield _Hang(
         guilty=component("script", place, lines[:4]),

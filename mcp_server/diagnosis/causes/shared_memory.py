@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from mcp_server.diagnosis.components import (
@@ -23,7 +24,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall, MemoryEvent
 from mcp_server.model import Category, Evidence, Fix
 from mcp_server.plurals import capitalized, counted
-from mcp_server.recorder.replay import Overwritten, TakenCall
+from mcp_server.recorder.replay import TakenCall
 from mcp_server.worker.events import ComparedExpected
 
 
@@ -66,6 +67,8 @@ def _as_before(event: MemoryEvent, case: DiagnosisState) -> Intervention | None:
 def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
     """Whether the program wrote constants before the suspect call, which succeeds when repeated."""
     call = case.suspect_call
+    if event.during:
+        return case.failed and case.failure_of("plain") == "none"
     if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
         return False
     if any((e.storage, e.interval) == ("constant", "call") for e in case.captured.memory):
@@ -77,7 +80,9 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
 def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
     """The constants of an event without those that calls write. Counted writes already exclude these."""
     own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
-    return [name for name in event.names if name not in own]
+    host = case.package.constants if event.during and case.package is not None else ()
+    full = {each.name: each.fqn for each in host}
+    return [full.get(name, name) for name in event.names if name not in own]
 
 
 def _written_by_calls(case: DiagnosisState) -> set[str]:
@@ -176,17 +181,17 @@ ROWS = (
         ("input", "written", "call"),
         summary="Input {place} ({name}) was written while the call that reads it ran, and not by the "
         "package: another thread changes the tensor.",
-        fact="in-place operations on input {place} between the start and the end of a call in {thread}",
+        fact="input {place} was written between the start and the end of {thread}",
         fix="use a separate tensor for each thread or call, or hold one lock from the write to the end of "
         "the call; a copy at the call comes too late",
-        holds=lambda event, case: case.failed and _by_others(event, case),
+        holds=lambda event, case: (case.failed or bool(event.during)) and _by_others(event, case),
     ),
     _Row(
         ("constant", "written", "call"),
         summary="{names} was written while a call that reads it ran: the package reads the program's own "
         "tensors (user_managed=True), and another thread changes them. A call then computes with some old "
         "and some new values.",
-        fact="in-place writes to {count} ({names}) between the start and the end of a call in {thread}",
+        fact="{count} ({names}) written between the start and the end of {thread}",
         fix="let load_constants copy the new values, or hold one lock for each write and each call",
         before="user_managed=True",
         after="user_managed=False",
@@ -322,33 +327,9 @@ def removal_of(found: FilledInput) -> Intervention:
 
 def detect_unowned(case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs in memory that the host had freed, had not written, or has only in part."""
-    shared = case.taken.overwritten if case.taken is not None else None
-    if shared is not None and shared.input < len(case.compiled_inputs):
-        yield _overwritten(shared, case)
     for number in case.unowned:
         if number < len(case.compiled_inputs) and case.taken is not None:
             yield _unowned(number, case.taken, case)
-
-
-def _overwritten(shared: Overwritten, case: DiagnosisState) -> Suspect:
-    item = case.compiled_inputs[shared.input]
-    one, other = shared.call, shared.other
-    fact = (
-        f"call {one.number} of thread {one.thread} and call {other.number} of thread {other.thread} ran at "
-        "the same time with the same memory, which had other values when the second began"
-    )
-    return Suspect(
-        category="concurrency",
-        guilty=component("input", name_of(item), case.call_locations, index=item.index),
-        summary=f"{capitalized(item.label)} was filled for another request while a call read it: {fact}.",
-        level=CausalLevel.STATE,
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            text="give each thread a buffer of its own, or hold a lock from the write to the end of the call"
-        ),
-        harmful=case.failed,
-        observed=item.index not in written_inputs(case.view),
-    )
 
 
 def _unowned(number: int, taken: TakenCall, case: DiagnosisState) -> Suspect:
@@ -387,27 +368,21 @@ def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
         change = case.users_changes.get(("", kind))
         if change is not None and case.trials[change.key].gone:
             yield _out_of_order(kind, change, case)
-    call = case.suspect_call
-    shared = [
-        MemoryEvent(
-            pid=call.pid,
-            n=call.n,
-            storage="input",
-            act="given",
-            interval="packages",
-            call=call.number,
-            earlier=each.call.number,
-            input=each.input,
-        )
-        for each in case.writers
-        if call is not None and case.failed
-    ]
+    every = [*case.captured.memory, *_of_packages(case), *(case.taken.changes if case.taken else ())]
     for row in ROWS:
-        every = [*case.captured.memory, *shared]
         told = (e for e in every if (e.storage, e.act, e.interval) == row.what)
         event = next((each for each in told if row.holds(each, case)), None)
         if event is not None:
             yield _of_row(row, event, case)
+
+
+def _of_packages(case: DiagnosisState) -> list[MemoryEvent]:
+    """Inputs of the failed call that another package changed in an earlier call."""
+    call = case.suspect_call
+    if call is None or not case.failed:
+        return []
+    given = partial(MemoryEvent, pid=call.pid, n=call.n, storage="input", act="given", interval="packages")
+    return [given(call=call.number, earlier=each.call.number, input=each.input) for each in case.writers]
 
 
 IN_ORDER = "environment:CUDA_LAUNCH_BLOCKING"  # key of the intervention that serialises GPU work
@@ -553,7 +528,8 @@ def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
     first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []
     first = writer.call.stack[:1] if writer is not None else first
     checks = case.captured.assertions[-1:] if event.storage == "output" else []
-    lines = [*first, *(call.stack[:2] if call is not None else []), *(c.stack[0] for c in checks if c.stack)]
+    own = call.stack[:2] if call is not None else case.call_locations
+    lines = [*first, *own, *(c.stack[0] for c in checks if c.stack)]
     value = row.value.format(**words) if row.value is not None else None
     guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
     if event.storage == "constant":
@@ -591,7 +567,7 @@ def _words(
         "names": ", ".join(names[:MOST_NAMED]),
         "count": counted(len(names), "constant"),
         "when": "the call" if event.call is not None else "the failed check",
-        "thread": call.thread_name if call is not None else "",
+        "thread": event.during or (f"a call in {call.thread_name}" if call is not None else "a call"),
         "call": _turn(event.call, event, case),
         "earlier": _turn(event.earlier, event, case),
     }

@@ -16,6 +16,8 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.jobs.child import Finished
 from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.package.terms.sizes import index_at
+from mcp_server.package.terms.term import itemsize_of
 from mcp_server.recorder.package import FOLDER, recording_environment
 from mcp_server.recorder.replay import candidates
 from mcp_server.recorder.ring import RecordedCall, Recording, read_recording
@@ -44,7 +46,9 @@ class FillHostMemory(
         )
         unclear = plain.failure in ("none", "nonfinite") and script.failure != "none"
         short = script.failure == "timeout" or script.finished.wall_s < LONGEST_HOST_S
-        return self.best if short and (garbage or unclear) and not case.unowned else 0.0
+        return (
+            self.best if short and (garbage or unclear) and not (case.unowned or case.taken.changes) else 0.0
+        )
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         env = {"GLIBC_TUNABLES": TUNABLES.format(PERTURB)}
@@ -97,12 +101,11 @@ def _fills_of(call: RecordedCall) -> Iterator[FilledInput]:
         if given.bytes is None or not given.span:
             continue
         values = given.bytes.read()
-        laid_out = list(zip(given.sizes, given.strides, strict=True))
-        size = given.span // (1 + sum((length - 1) * stride for length, stride in laid_out))
+        size = itemsize_of(given.dtype)
         for memory, byte in FILLS.items():
             offset = values.find(bytes([byte]) * SHORTEST_FILL)
             if offset >= 0:
                 at = -(-offset // size)
-                element = [at // stride % length if stride else 0 for length, stride in laid_out]
+                element = list(index_at(at, given.sizes, given.strides) or ())
                 same = values[at * size :].count(bytes([byte]) * size)
                 yield FilledInput(number, memory, offset, element, same)

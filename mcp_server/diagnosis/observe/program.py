@@ -37,7 +37,7 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.requests import failing_phase, package_request, plan_replay, run_request
-from mcp_server.tools.running_process import look_at_process
+from mcp_server.tools.running_process import look_at_process, look_for_stuck
 from mcp_server.worker.events import SizeCompared
 from mcp_server.worker.protocol import ReplayRequest
 
@@ -80,6 +80,11 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
         recorder = await recording_environment(context, case.workload.env) if case.may_be_a_host else {}
         if case.may_be_a_host and not recorder:
             case.notes.append(NO_RECORDER)
+
+        async def look_before_the_end(pid: int) -> None:
+            assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
+            case.process = await look_for_stuck(context, pid, named_packages(case.workload))
+
         limits = {STACKS: str(limit.seconds * STACKS_AT), SPARED: str(case.clock.allowance_s)}
         seen = await capture(
             context,
@@ -87,6 +92,7 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
             env={**provenance, **recorder, **limits},
             gpus=gpus_of(None),
             until_stalled=True,
+            at_limit=look_before_the_end if case.may_be_a_host else None,
         )
         limit.check(seen.finished, "the program")
         rank = seen.rank.rank if seen.rank else ""
@@ -105,7 +111,14 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
         elif case.may_be_a_host and not seen.loads:
             named = await anyio.to_thread.run_sync(named_packages, case.workload)
             case.host_package = await _suspect_package(case, context, named)
-        await _take_recorded(case, context)
+        if not _waits_forever(case):
+            await _take_recorded(case, context)
+
+
+def _waits_forever(case: DiagnosisState) -> bool:
+    """Whether the host hung in a wait, so that its recorded calls are not at fault."""
+    stuck = [*case.process.deadlocked, *case.process.blocking] if case.process is not None else []
+    return bool(stuck) and not stuck[0].computes
 
 
 async def _take_recorded(case: DiagnosisState, context: Context) -> None:

@@ -20,6 +20,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ typedef struct {
 enum { VERSION = 4, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
 enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 };                // Input.kept; ON_DEVICE: copied when the stream came to it
-enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS }; // Entry.kind
+enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS, CHANGED }; // Entry.kind
 enum { RUNNING, ENDED, EXITS };                            // Header.ended; EXITS: its exit handlers run
 enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
 
@@ -558,6 +559,68 @@ static void note_memory(Model *model) {
   if (!model->memory_before) model->memory_before = model->memory_last;
 }
 
+// --- memory that the host writes while a call reads it: not in production, since all is read once more ----
+
+enum { MOST_MANAGED = 256, MOST_CHANGES = 16, PART = 4096 };
+typedef struct {
+  const Known *known;
+  uint64_t data, span, sum;
+  char name[128];
+} Managed; // a constant that the package reads where the host keeps it
+static Managed managed[MOST_MANAGED];
+static uint32_t managed_count, change_count;
+
+static int read_part(void *to, uint64_t from, size_t length) {
+  struct iovec here = {to, length}, there = {(void *)from, length};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)length;
+}
+
+// A sum of what is there, and the offset of the first byte that is not as in `before`: -1 if all are.
+static uint64_t look(uint64_t data, uint64_t span, const char *before, int64_t *first) {
+  uint64_t sum = 1, now[PART / 8] = {0};
+  for (uint64_t at = 0; at < span; at += PART) {
+    size_t n = span - at < PART ? span - at : PART;
+    if (!read_part(now, data + at, n)) return 0;
+    for (size_t k = 0; k < (n + 7) / 8; k++) sum = (sum ^ now[k]) * 0x100000001b3;
+    for (size_t k = 0; before && *first < 0 && k < n; k++)
+      if (((char *)now)[k] != before[at + k]) *first = at + k;
+  }
+  return sum;
+}
+
+static void leave_change(const Record *record, int slot, uint32_t input, int before, uint64_t at, uint64_t length, const void *bytes) {
+  if (__atomic_fetch_add(&change_count, 1, __ATOMIC_RELAXED) >= MOST_CHANGES) return;
+  Entry entry = {.kind = CHANGED, .sequence = record->sequence, .length = length, .slot = slot, .input = input,
+                 .tid = record->tid, .signal = before, .address = at};
+  leave(entry, bytes);
+  entry.kind = FAILED, entry.length = record->length, entry.address = now_ns(); // the ring will lose the record
+  leave(entry, record);
+}
+
+static void look_at_inputs(const Record *record, int slot) {
+  const char *at = (const char *)(record + 1);
+  for (uint32_t i = 0; i < record->written; i++) {
+    const Input *input = (const Input *)at;
+    int64_t first = -1;
+    if (input->kept == WHOLE && look(input->data, input->span, (const char *)record + input->payload, &first) && first >= 0)
+      leave_change(record, slot, i, 0, first, 0, 0);
+    at = (const char *)(input->layout + 2 * input->dim);
+  }
+}
+
+// `ends`: the call has ended. A change that is seen when one begins was made before it, or while another ran.
+static void look_at_managed(const Known *known, const Record *record, int slot, int ends) {
+  if (!managed_count) return;
+  pthread_mutex_lock(&weights_lock);
+  for (Managed *each = managed; each < managed + managed_count; each++) {
+    uint64_t sum = each->known == known && each->sum ? look(each->data, each->span, 0, 0) : 0;
+    if (sum && sum != each->sum)
+      leave_change(record, slot, UINT32_MAX, !ends && __atomic_load_n(&active, __ATOMIC_SEQ_CST) < 2, 0, strlen(each->name), each->name);
+    each->sum = sum ? sum : each->sum;
+  }
+  pthread_mutex_unlock(&weights_lock);
+}
+
 static Call begin(const Shim *shim, Known *known, Handle *inputs, size_t count, Handle stream) {
   Call call = {.epoch = epoch};
   __atomic_fetch_add(&active, 1, __ATOMIC_SEQ_CST); // before anything is read: `stop` unmaps what nobody uses
@@ -596,6 +659,7 @@ static Call begin(const Shim *shim, Known *known, Handle *inputs, size_t count, 
   __atomic_store_n(&record->magic, RECORD_MAGIC, __ATOMIC_RELEASE);
   in_flight[my_slot] = record;
   call.record = record, call.sequence = record->sequence, call.slot = my_slot;
+  if (stacks || mode == FULL) look_at_managed(known, record, my_slot, 0);
   double cost = now_ns() - begun;
   if (mean_ns[model] > 0 && cost > (share * 1.15) * mean_ns[model]) budget[model] *= 0.9;
   else if (cost < share * 0.85 * mean_ns[model]) budget[model] = budget[model] * 1.02 + 8;
@@ -605,10 +669,11 @@ static Call begin(const Shim *shim, Known *known, Handle *inputs, size_t count, 
 
 enum { MOST_FAILURES = 16 };
 
-static void end(Call call, Code code) {
+static void end(const Known *known, Call call, Code code) {
   Record *record = call.record;
   if (!record || call.epoch != epoch) return;
   if (record->sequence == call.sequence) {
+    if (stacks || mode == FULL) look_at_inputs(record, call.slot), look_at_managed(known, record, call.slot, 1);
     uint64_t took = now_ns() - record->begin_ns;
     uint32_t model = record->model;
     record->code = code, record->generation_after = header()->model[model].begun;
@@ -635,7 +700,7 @@ static Code recorded(const Shim *shim, Known *known, RunFunction run, Handle con
     for (; holding < count && holding < MOST_HELD; holding++)
       if (!inputs[holding] || shim->new_handle(inputs[holding], &held[holding])) held[holding] = 0;
   Code code = run(container, inputs, count, outputs, results, stream, proxy);
-  end(call, code);
+  end(known, call, code);
   while (holding--)
     if (held[holding]) shim->delete_handle(held[holding]);
   return code;
@@ -747,6 +812,23 @@ static void keep_weights(const Shim *shim, const Known *known, const Constant *a
   if (pwrite(crash_file, &area->entry, sizeof(Entry), area->at) < 0) return;
 }
 
+// Remembers which constants stay the host's own memory after this update.
+static void note_managed(const Shim *shim, const Known *known, const Constant *all, size_t count, int stay_there) {
+  uint64_t space[(sizeof(Input) + 16 * 32) / 8];
+  Input *input = (Input *)space;
+  for (size_t i = 0; i < count; i++) {
+    uint32_t k = 0;
+    for (; k < managed_count; k++)
+      if (managed[k].known == known && !strncmp(managed[k].name, all[i].name, sizeof managed->name - 1)) break;
+    if (k == MOST_MANAGED || (k == managed_count && !stay_there)) continue;
+    describe(shim, all[i].tensor, input);
+    managed[k] = (Managed){.known = known, .data = input->data, .span = input->span};
+    managed[k].sum = stay_there && !input->device_type ? look(input->data, input->span, 0, 0) : 0;
+    snprintf(managed[k].name, sizeof managed->name, "%.*s", (int)all[i].length, all[i].name);
+    managed_count += k == managed_count;
+  }
+}
+
 // The buffer that was not in use is now.
 static void note_swap(Known *known, Model *model) {
   known->side ^= 1, model->side = known->side;
@@ -789,9 +871,11 @@ static void count_update(const Shim *shim, Known *known, const char *name, const
   if (ring) header()->model[number].begun = known->begun;
   Constant *all = ring && crash_file >= 0 && complete(shim) ? malloc(MOST_CONSTANTS * sizeof *all) : 0;
   if (ring && strstr(name, "Swap")) note_swap(known, &header()->model[number]);
-  else if (all && given[1])
-    keep_weights(shim, known, all, constants_of(pairs, given[1], given[2], all),
-                 strstr(name, "Inactive") || (given[flag] & 1));
+  else if (all && given[1]) {
+    size_t count = constants_of(pairs, given[1], given[2], all);
+    keep_weights(shim, known, all, count, strstr(name, "Inactive") || (given[flag] & 1));
+    if (stacks || mode == FULL) note_managed(shim, known, all, count, strstr(name, "UserManaged") != 0);
+  }
   free(all);
   pthread_mutex_unlock(&weights_lock);
   __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);

@@ -208,8 +208,12 @@ class Aliases:
                 yield view.place[1], addresses.index(view.input.address)
 
 
+def _content(leaf: torch.Tensor) -> tuple[int, str]:
+    return version_of(leaf), _values(leaf) if is_plain(leaf) else ""
+
+
 def _values(output: torch.Tensor) -> str:
-    """A digest of a small CPU output. Empty for others."""
+    """A digest of a small CPU tensor. Empty for others."""
     small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
@@ -349,13 +353,14 @@ class Managed:
 class Watched:
     """The memory of the inputs of a call that has begun. `gone` means that some of it cannot be read.
 
-    `versions` and `constants` hold counts of writes, if another thread may write during the call. `shared`
+    `versions` (with digests: writes through numpy are not counted) and `constants` hold counts of writes, if
+    another thread may write during the call. `shared`
     lists inputs that a call of another load had before: (input, that call, its input).
     """
 
     gone: bool
     snapshot: Snapshot | None
-    versions: list[tuple[torch.Tensor, int]]
+    versions: list[tuple[torch.Tensor, tuple[int, str]]]
     constants: tuple[int, dict[str, int]]  # the load, and the counts
     inputs: list[InputMemory | None]
     shared: list[tuple[int, int, int]]
@@ -402,7 +407,7 @@ class MemoryLog:
         if recording:
             self.streams.watch_graph(call, inputs)
         several = threading.active_count() > 1  # another thread may write the inputs during the call
-        versions = [(leaf, version_of(leaf)) for leaf in inputs] if several else []
+        versions = [(leaf, _content(leaf)) for leaf in inputs] if several and not gone else []
         constants = load, self.managed.counts(load) if several else {}
         memory = self.aliases.inputs(inputs)
         before = self.aliases.before(memory)
@@ -418,8 +423,8 @@ class MemoryLog:
             for place in watched.snapshot.raced() if readable else ():
                 self.tell("input", "written", "stream", call, input=place)
             self.streams.pending_uses.add(call, watched.snapshot.inputs)
-        for place, (leaf, count) in enumerate(watched.versions):
-            if version_of(leaf) != count:
+        for place, (leaf, before) in enumerate(watched.versions):
+            if _content(leaf) != before:
                 self.tell("input", "written", "call", call, input=place)
         load, counts = watched.constants
         now = self.managed.counts(load) if counts else {}
