@@ -305,9 +305,8 @@ def test_causes_have_an_order(causes: list[dict[str, Any]], right: bool | None) 
 
 def test_the_summary_counts_proven_apart() -> None:
     """A proven verdict about a bystander counts as proven and wrong."""
-    right = Score(
-        "a", "script", "constants", "fault", "constants", True, True, None, "proven", bystander_spared=True
-    )
+    fields = ("a", "script", "constants", "fault", "constants", True, True, None, "proven")
+    right = Score(*fields, bystander_spared=True)
     wrong = replace(right, category_right=False, guilty_right=False, bystander_spared=False)
     told = summary("two_defects", [right, wrong])
     assert told.startswith("two_defects: proven right 1 of 2, category right 1 of 2")

@@ -272,9 +272,7 @@ SIZES = "Shapes torch.Size([3, 3]) and torch.Size([4, 3]) are not equal!"
         ("program 5", ("8 SUCCESS", SIZES)),
     ],
 )
-def test_the_guide_on_shapes_finds_its_operator(
-    shapes_guide: tuple[Followed, Path], start: str, words: tuple[str, ...]
-) -> None:
+def test_the_guide_on_shapes(shapes_guide: tuple[Followed, Path], start: str, words: tuple[str, ...]) -> None:
     """The example compiles without complaint, and later commands name the operator or its sizes."""
     followed, directory = shapes_guide
     assert "Error" not in followed.of("python build.py")

@@ -62,9 +62,7 @@ def test_a_right_verdict_gets_every_point() -> None:
         ({**VERDICT, "outcome": "inconclusive"}, False, False, False),
     ],
 )
-def test_component_element_and_line_are_judged_apart(
-    verdict: dict[str, Any], component: bool, element: bool, line: bool
-) -> None:
+def test_parts_are_judged_apart(verdict: dict[str, Any], component: bool, element: bool, line: bool) -> None:
     """Each mark judges only its own field. A verdict that accuses nobody gets no mark."""
     score = judge(ANSWER, verdict, value_at)
     assert (score.component_right, score.element_named, score.line_named) == (component, element, line)

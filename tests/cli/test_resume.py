@@ -117,9 +117,7 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
 @pytest.mark.parametrize(
     ("file", "doing", "budget_s"), [("slow.py", "exporting", 20), ("torch.py", "importing torch", 5)]
 )
-def test_a_program_that_still_builds_is_slow_and_does_not_hang(
-    file: str, doing: str, budget_s: float, tmp_path: Path
-) -> None:
+def test_a_program_that_still_builds_is_slow(file: str, doing: str, budget_s: float, tmp_path: Path) -> None:
     """An import or export that uses the processor gets the budget a second time. Then the verdict says so."""
     endless = "while True: sum(range(10000))\n"
     script, other = tmp_path / "slow.py", tmp_path / file

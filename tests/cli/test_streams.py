@@ -237,9 +237,7 @@ def test_the_temporary_directory_stands_in(disk: SmallDisk, typed: Typed, tmp_pa
 
 
 @pytest.mark.parametrize(("command", "name"), [("bundle", "out.zip"), *nightly(("report", "out"))])
-def test_a_report_or_bundle_that_finds_no_room(
-    disk: SmallDisk, typed: Typed, tmp_path: Path, command: str, name: str
-) -> None:
+def test_reports_without_room(disk: SmallDisk, typed: Typed, tmp_path: Path, command: str, name: str) -> None:
     """It is refused without leaving an incomplete file. The verdict stays, and with room it works."""
     verdict = tmp_path / "verdict.json"
     verdict.write_text(Verdict(outcome="no_fault", summary="Nothing is wrong.").model_dump_json())

@@ -273,9 +273,8 @@ def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> Diagnosis
 def test_a_failed_check_with_an_overflow() -> None:
     """Likely without a reference, possible for a hash, proven if the exact result passes, else cleared."""
     exact: list[list[bool] | None] = [None, None, [False, True, False], [False] * 3]
-    for modular, compared, sure in zip(
-        (False, True, False, False), exact, ("likely", "possible", "proven", ""), strict=True
-    ):
+    expected = ("likely", "possible", "proven", "")
+    for modular, compared, sure in zip((False, True, False, False), exact, expected, strict=True):
         more = [{"event": "compared_form", "form": "int64", "equal": compared}] if compared else []
         case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
         (found,) = by("value_constraints.detect_form", case)

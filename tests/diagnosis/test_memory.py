@@ -41,9 +41,7 @@ def died(package: Path, signal: str, function: str) -> DiagnosisState:
     return case
 
 
-@pytest.mark.parametrize(
-    ("signal", "category"), [("SIGSEGV", "illegal_memory_access"), ("SIGABRT", "custom_op")]
-)
+@pytest.mark.parametrize("signal, category", [("SIGSEGV", "illegal_memory_access"), ("SIGABRT", "custom_op")])
 def test_the_operator_in_which_the_process_died(zoo: Zoo, signal: str, category: str) -> None:
     """The running operator is guilty at its line, and no memory checker is run."""
     case = died(zoo("plugin"), signal, "halve_rows")

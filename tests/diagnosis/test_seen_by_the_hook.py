@@ -171,9 +171,7 @@ def test_constants_that_are_written_while_a_call_runs() -> None:
     assert (found.category, found.guilty.kind, found.guilty.name) == ("concurrency", "constant", "a.weight")
 
 
-@pytest.mark.parametrize(
-    ("threads", "category"), [((1, 2, 1, 2), "concurrency"), ((1, 1, 2, 2), "wrong_output")]
-)
+@pytest.mark.parametrize("threads, category", [((1, 2, 1, 2), "concurrency"), ((1, 1, 2, 2), "wrong_output")])
 def test_threads_that_share_the_state_of_a_load(threads: tuple[int, ...], category: str, zoo: Zoo) -> None:
     """A buffer that calls change is shared if threads alternate. One after the other may be intended."""
     case = package_case(zoo("counter"))

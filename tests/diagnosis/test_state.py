@@ -60,9 +60,7 @@ def test_constants_that_differ(zoo: Zoo, leaf: dict[str, Any], outcome: str, val
     [({"shape": [31, 16]}, True), ({"dtype": "int32"}, True), ({"shape": [16, 32]}, False)],
     ids=["fewer rows", "dtype of one size", "as many elements"],
 )
-def test_bytes_of_another_constant_are_a_fault_of_a_program_that_succeeds(
-    zoo: Zoo, leaf: dict[str, Any], harmful: bool
-) -> None:
+def test_bytes_of_another_constant_are_a_fault(zoo: Zoo, leaf: dict[str, Any], harmful: bool) -> None:
     """Rows that an update does not reach keep their old values, although nothing fails."""
     case = package_case(zoo("ranker"))
     case.capture = updated(zoo("ranker"), leaf).capture

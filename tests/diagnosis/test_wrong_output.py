@@ -158,12 +158,8 @@ def concluded(case: DiagnosisState, directory: Path) -> Verdict:
     return conclude(detect(case), case, context_in(directory / "job"))
 
 
-@pytest.mark.parametrize(
-    ("effect", "sure"), [(None, "likely"), (Effect.SAME, "likely"), (Effect.GONE, "proven")]
-)
-def test_a_check_that_is_stricter_than_rounding_is_no_fault(
-    zoo: Zoo, tmp_path: Path, effect: Effect | None, sure: str
-) -> None:
+@pytest.mark.parametrize("effect, sure", [(None, "likely"), (Effect.SAME, "likely"), (Effect.GONE, "proven")])
+def test_a_check_stricter_than_rounding(zoo: Zoo, tmp_path: Path, effect: Effect | None, sure: str) -> None:
     """Nobody is accused, and the verdict says how much the check must allow.
 
     A compile that rounds like eager proves it. If it changes nothing, the float64 reference still counts.

@@ -102,9 +102,8 @@ def test_a_flaky_failure_is_made_as_often_as_chance_needs(
         Path(imports[0]).write_text(f"damaged = []\n{text}")
     call = the_call(package, given, extra_imports=imports)
     first = inputs.Leaf(0, "args[0]")
-    right, wrong = tried(
-        tmp_path, call, [inputs.replace_where(first, Where(nan=True), 0.5), inputs.whole(first, "contiguous")]
-    )
+    changes = [inputs.replace_where(first, Where(nan=True), 0.5), inputs.whole(first, "contiguous")]
+    right, wrong = tried(tmp_path, call, changes)
     assert right.effect is Effect.GONE and right.proves and 0 < right.chance < 0.01
     assert 0 < right.failed < right.calls and f"failed {right.failed} of {right.calls} times" in right.reason
     assert wrong.effect is Effect.SAME and not wrong.proves

@@ -88,9 +88,7 @@ BUSY = "import time; end = time.monotonic() + 12\nwhile time.monotonic() < end: 
         ("import time; time.sleep(30)", True, "timeout", ""),
     ],
 )
-async def test_a_build_that_works_is_not_cut(
-    code: str, allowed: bool, ending: str, building: str, tmp_path: Path
-) -> None:
+async def test_a_build_goes_on(code: str, allowed: bool, ending: str, building: str, tmp_path: Path) -> None:
     """Build time that is allowed does not count. A build cut at the limit is distinguished from a wait."""
     clock = Clock()
     clock.allowance_s = 60.0 * allowed
@@ -134,9 +132,8 @@ os._exit(0)
 
 async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
     """The program inherits neither the lifeline nor leases."""
-    done = await finish(
-        tmp_path, python("import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"), gpus=(9001,)
-    )
+    code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+    done = await finish(tmp_path, python(code), gpus=(9001,))
     assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the descriptor of the listing
 
 

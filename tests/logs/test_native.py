@@ -84,6 +84,12 @@ def test_recorded_access(
     assert site.kind == "invalid_access"
 
 
+def test_a_clean_report_is_complete() -> None:
+    """It has a summary without an error, and no site."""
+    report = read_sanitizer(lines_of("clean.memcheck.txt"))
+    assert (report.sites, report.errors, report.complete) == ((), 0, True)
+
+
 def test_a_recorded_race() -> None:
     """racecheck: kernel and line of the write; the text has the read. `errors` counts hazards."""
     report = read_sanitizer_file(RECORDINGS / "shared-race.racecheck.txt")

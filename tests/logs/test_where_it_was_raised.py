@@ -31,9 +31,7 @@ WRAPPED = "torch._inductor.exc.InductorError: "
 HOOK = ("/opt/mcp_server/worker/capture/journal.py", "wrapper", "result = original(*args, **kwargs)")
 LOADING = ("/app/serve.py", "main", "model = torch._inductor.aoti_load_package(path)")
 LOAD_WRONGLY = (*LOADING[:2], "model = torch._inductor.aoti_load_package(path, runners=8)")
-UNPACKING = (
-    "RuntimeError: Failed to extract zip file x.so to destination file /tmp/x.so, mz_zip error string: "
-)
+UNPACKING = "RuntimeError: Failed to extract zip file x.so to destination file x.so, mz_zip error string: "
 IN_CPP = "frame #8: torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**) + 0x90f (0x7f)"
 RAISED = "\nException raised from meta at /pytorch/LinearAlgebra.cpp:194\n"
 NO_MATCH = "RuntimeError: mat1 and mat2 must have the same dtype, but got Long and Float"

@@ -202,9 +202,7 @@ def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("name", "row"), [("read_far", 500_000_000), ("read_negative", -2)])
 @pytest.mark.parametrize(("seen", "blame"), [(True, ("input", "likely")), (False, ("kernel", "possible"))])
-def test_values_that_nobody_saw_are_not_claimed(
-    name: str, row: int, seen: bool, blame: tuple[str, str], tmp_path: Path
-) -> None:
+def test_values_nobody_saw(name: str, row: int, seen: bool, blame: tuple[str, str], tmp_path: Path) -> None:
     """For a row far outside the table, only the ids that the launch read show that they asked for it."""
     fault = joined(name, tmp_path, with_values=seen)
     assert fault is not None and fault.missed is not None and fault.blame is not None

@@ -38,9 +38,8 @@ def run_host(
     prepared = anyio.run(lambda: trace_launches(context, workload, cache=cache))
     assert prepared.how == "not_run"
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = output_of(
-        [str(host), str(prepared.package), mode], env={**env, **prepared.environment}, timeout=600
-    )
+    env |= prepared.environment
+    done = output_of([str(host), str(prepared.package), mode], env=env, timeout=600)
     return done, read_journal_file(Path(prepared.environment["AOTI_DEBUG_JOURNAL"]))
 
 

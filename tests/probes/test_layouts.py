@@ -94,9 +94,7 @@ def spoil(members: Members) -> None:
     members[name] = members[name].replace(b"namespace torch::aot_inductor {", b"namespace torch {{", 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"), [(without(".wrapper.so"), None), (spoil, "(?s)not compile.*error")]
-)
+@pytest.mark.parametrize("change, said", [(without(".wrapper.so"), None), (spoil, "(?s)not compile.*error")])
 def test_a_broken_package_is_refused_with_a_way_out(
     zoo: Zoo,
     context: Context,

@@ -537,9 +537,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("how", ["C++ index", *nightly(*[each for each in SERVERS if each != "C++ index"])])
-def test_a_server_is_diagnosed_from_its_recording(
-    host: Path, package: Path, recorded: Path, tmp_path: Path, how: str
-) -> None:
+def test_a_servers_recording(host: Path, package: Path, recorded: Path, tmp_path: Path, how: str) -> None:
     """The call that ended the server is proven. Nothing is claimed if it passes alone."""
     kept, served = tmp_path / "kept", SERVERS[how]
     if how.startswith("C++"):

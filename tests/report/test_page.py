@@ -71,9 +71,8 @@ ELEMENTS = ["args[1][2, 17] = 731", "args[1][0, 3] = -5"]
 def test_the_chain_runs_from_the_fault_to_the_input() -> None:
     """The chain has boxes for fault, launch, generated line, expression, elements and input, in order."""
     party = Component(kind="input", name="args[1]", input_index=1, value="731", elements=ELEMENTS)
-    crash = Component(
-        kind="kernel", name="k", launch_index=3, generated_location="k.cpp:4", expression="weight[args[1]]"
-    )
+    made = {"kind": "kernel", "name": "k", "launch_index": 3, "generated_location": "k.cpp:4"}
+    crash = Component.model_validate({**made, "expression": "weight[args[1]]"})
     verdict = Verdict(outcome="fault", category="hang", summary="", guilty=party, crashing=crash)
     path = list(path_of(verdict))
     labels = ["Fault", "Launch", "Generated line", "Expression", "Elements behind it", "Root cause"]

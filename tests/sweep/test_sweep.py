@@ -54,9 +54,8 @@ def killer(directory: Path) -> Path:
 
 
 def swept(directory: Path, text: str, retries: int = 1) -> Sweep:
-    return anyio.run(
-        lambda: sweep(plan(directory, text), Results(directory / "out"), lambda: Local(2), retries=retries)
-    )
+    out, here = Results(directory / "out"), lambda: Local(2)
+    return anyio.run(lambda: sweep(plan(directory, text), out, here, retries=retries))
 
 
 LOGS = """

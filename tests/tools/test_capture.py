@@ -56,9 +56,8 @@ sys.exit(5)
     )
     bad = str(package.with_name("ranker.bad-index.pt"))
     seen = captured(tmp_path, code, str(package), bad)
-    plain = output_of(
-        [sys.executable, "program.py", str(package), bad], cwd=tmp_path, env={**os.environ, **QUICK}
-    )
+    argv = [sys.executable, "program.py", str(package), bad]
+    plain = output_of(argv, cwd=tmp_path, env={**os.environ, **QUICK})
     assert (seen.finished.returncode, seen.finished.stdout.read_text()) == (plain.returncode, plain.stdout)
     assert plain.returncode == 5 and "index out of bounds" in plain.stdout
 

@@ -54,9 +54,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("asked", "where", "reason"), REFUSED)
-def test_a_flag_that_cannot_act_is_refused_with_the_reason(
-    asked: dict[str, object], where: dict[str, str], reason: str
-) -> None:
+def test_flags_that_cannot_act(asked: dict[str, object], where: dict[str, str], reason: str) -> None:
     """A flag that would have no effect is never used."""
     with pytest.raises(ProblemError, match=reason):
         select(asked, **where)  # type: ignore[arg-type]

@@ -249,9 +249,7 @@ INF = "not finite: output 0 holds 0 nan and 3 inf of 3"
         (DEPARTS, 3, f"{INF}\ndeparts: output 0 in 3", "other"),
     ],
 )
-def test_only_the_same_failure_counts(
-    tmp_path: Path, shown: FailureShown, ended: int | str, text: str, result: str
-) -> None:
+def test_same_failures(tmp_path: Path, shown: FailureShown, ended: int | str, text: str, result: str) -> None:
     """Signal, phase and family must be equal. What changes from run to run does not matter."""
     output = tmp_path / "output.log"
     output.write_text(text + "\n")

@@ -151,12 +151,8 @@ def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "more"), ROWS, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_a_row_makes_the_export_pass(
-    name: str, body: str, more: tuple[torch.Tensor, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name, body, more", ROWS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_row_lets_it_export(name: str, body: str, more: tuple[torch.Tensor, ...], tmp_path: Path) -> None:
     """The changed model exports, gives eager's outputs, and fails again without the change."""
     *others, last = tried(body, more, tmp_path)
     assert (last.name, last.outcome) == (name, "passes"), (others, last)

@@ -148,9 +148,7 @@ def test_what_is_within_the_tolerance(name: str) -> None:
     bad=st.sets(st.integers(0, 8)),
     changed=st.booleans(),
 )
-def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
-    rows: int, kept: int, last: bool, bad: set[int], changed: bool
-) -> None:
+def test_fewer_rows_are_a_part_of_all(rows: int, kept: int, last: bool, bad: set[int], changed: bool) -> None:
     """Only the faults in the part's rows count. Another value, or as many rows, is not a part."""
     kept = min(kept, rows)
     whole = torch.arange(rows * 3.0).reshape(rows, 3)

@@ -162,9 +162,8 @@ def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
     several = list(detect(case))
     assert len(several) > 1 and all(each.weak for each in several)
     assert len(faults(case)) == 12
-    case.origin = origin(
-        element(70, 1), launch_index=16, fault_launch=16, bad_value="16", allowed="0 to 15", result="index"
-    )
+    value: Any = {"bad_value": "16", "allowed": "0 to 15", "result": "index"}
+    case.origin = origin(element(70, 1), launch_index=16, fault_launch=16, **value)
     (found,) = [each for each in detect(case) if not each.weak]
     assert found.crashing is not None and found.crashing.launch_index == 16
     assert not found.weak and found.observed and found.guilty.elements == ["args[1][1] = 70"]

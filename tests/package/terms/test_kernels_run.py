@@ -109,7 +109,7 @@ FORMS: dict[str, tuple[Any, ...]] = {
         ids(100, 5, 40) - 50,
         ids(9, 5, 40) + 1,
     ),
-    "of floats": (lambda x, y: (torch.remainder(x, y), torch.fmod(x, y), torch.floor_divide(x, y)), X, Y),
+    "float ratios": (lambda x, y: (torch.remainder(x, y), torch.fmod(x, y), torch.floor_divide(x, y)), X, Y),
     "short floats": (lambda x, y: (x.softmax(-1), F.gelu(y), x * y.float()), X.bfloat16(), Y.half()),
     "gates": (lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), x.tanh(), x.clamp(-1, 1)), X),
     "functions": (lambda x: (x.sign() + x.trunc() + x.round(), x.abs() ** 1.5, x.abs().log1p(), x.erf()), X),
