@@ -1,4 +1,4 @@
-"""aoti-debug diagnoses AOTInductor failures by running the workload. Here: its version, and torch's releases.
+"""aoti-debug diagnoses AOTInductor failures by running the workload. Here: its version and torch's releases.
 
 The supported releases are defined only here; `python -m benchmarks.releases` tries every tool with each. A
 comment such as "torch 2.8-2.15" elsewhere says in which releases a fact was read or measured.

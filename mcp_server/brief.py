@@ -95,7 +95,7 @@ _SHELL: Any = {"evidence": {"__all__": {"command"}}, "confirmed": {"command"}, "
 def main_fields(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON for an MCP client: no empty fields, shell commands, or facts told twice.
 
-    Some clients show a model only this and not the text, so that it pays for every field.
+    Some clients show a model only this JSON, not the text, so every field costs tokens.
     """
     experiment = ("intervention",) if verdict.confirmed is not None else ()
     facts = {_TIMES.sub("", each.fact): each for each in reversed(verdict.evidence)}  # the first of each
@@ -148,7 +148,7 @@ def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
 
 
 def _observed(verdict: Verdict, proven: bool) -> list[str]:
-    """Facts that are not in the summary: of a refusal its text, of an experiment none."""
+    """Facts that the summary lacks: the text of a refusal, and nothing of an experiment."""
     if verdict.outcome == "no_fault" or (proven and verdict.confirmed):
         return []
     # A fact that is part of a longer one is left out.
@@ -183,7 +183,7 @@ def eager_in_words(verdict: Verdict) -> str:
 
 
 def what_happened(verdict: Verdict) -> str:
-    """The summary, with the call's number if there were several calls and it tells of one."""
+    """The summary. If it tells of one of several calls, the number of that call is added."""
     call, of_program = verdict.call, verdict.category in ("concurrency", "constants", "script_error")
     if call is None or call.of == 1 or verdict.outcome != "fault" or of_program:
         return verdict.summary
@@ -208,7 +208,7 @@ def _where(verdict: Verdict) -> Iterator[Line]:
 
 
 def placed_party(verdict: Verdict) -> Component | None:
-    """The root cause or else the crash site, whichever has a line of the model; else None."""
+    """The root cause if it has a model line, else the crash site if that has one, else None."""
     parties = (verdict.guilty, verdict.crashing)
     return next((party for party in parties if party is not None and party.model_locations), None)
 

@@ -330,7 +330,7 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
-    of_one = party.kind == "input" and party.value and len(party.elements) == 1  # the title has it
+    of_one = party.kind == "input" and party.value and len(party.elements) == 1  # already in the title
     if party.elements and not of_one:
         yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
     if party.expression:

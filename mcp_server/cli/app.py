@@ -147,7 +147,7 @@ OF_DIAGNOSE = (
 def run_diagnose(given: Given) -> int:
     """Diagnose, print a verdict, write the requested files, return the exit code."""
     report, bundle, resume = given["report"], given["bundle"], given["resume"]
-    if bundle and Path(bundle).exists():  # checked before the work
+    if bundle and Path(bundle).exists():  # fail before the work starts
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
     if resume:
         if given.get("target") or given.get("log"):
@@ -156,7 +156,7 @@ def run_diagnose(given: Given) -> int:
         if not HANDLE.fullmatch(resume):
             allowed = "the handle that a stopped diagnosis printed, such as job_1a2b3c4d"
             raise ProblemError("not a job handle", value=resume, allowed=allowed)
-        given["log"] = resume  # the tool takes a job to continue as `log`
+        given["log"] = resume  # `log` also takes a job to continue
     arguments = arguments_of(DiagnoseArguments, given)
     assert isinstance(arguments, DiagnoseArguments)
     called = arguments.inputs or arguments.recording or arguments.pid

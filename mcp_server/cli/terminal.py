@@ -122,7 +122,7 @@ def _print_stopped(state: JobState) -> None:
 
 @contextmanager
 def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
-    """Print each step as it begins. On a terminal, also show live what the last one does."""
+    """Print each step as it begins. On a terminal, also show the progress of the current step."""
     console = Console(stderr=True, highlight=False)
     step, most = "", f" of {limit_s:g} s" if limit_s else ""
 
@@ -133,7 +133,8 @@ def _progress(limit_s: float) -> Iterator[Callable[[JobState], None]]:
         for line in known[seen:]:
             if console.is_terminal and _SO_FAR.search(line):
                 continue  # the status line shows it
-            # The line begins with the time, so the time inside is removed. Only the first has the limit.
+            # Each line begins with the time, so remove the time inside it. Only the first line names the
+            # limit.
             told = _SO_FAR.sub(lambda found: found[1] or ", still running", line)
             limit = "" if step else most
             console.print(plain(f"[{state.wall_s:.1f} s{limit}] {told}"), soft_wrap=True)

@@ -39,7 +39,7 @@ from mcp_server.worker.events import LaunchTime, PairsTimed, Phase, ProgramChang
 MOST_SHOWN = 5
 MOST_BUILDS = 2
 SHARE_OF_BUILDS = 0.75  # of the budget; the rest is for the timing
-LEAST_S = 30.0  # for the timing, also if the budget is spent
+LEAST_S = 30.0  # for the timing, even if the budget is spent
 ONE_THREAD, ALL_THREADS = "one thread", "a thread for each processor"
 LEAST_SPUN = 1.5  # several threads that use this many times the processor time of one thread mostly spin
 
@@ -422,7 +422,7 @@ def source_of(names: Sequence[str], words: int) -> str:
 
 
 async def build_forwarders(context: Context, view: PackageView) -> Path | None:
-    """Build the forwarders. None if there is nothing to forward, the processor differs, or it fails."""
+    """Build the forwarders. None if there is nothing to forward, or no build for this processor."""
     names = symbols_of(view)
     if not names or platform.machine() != "x86_64":
         return None

@@ -285,7 +285,7 @@ def _nodes_of(lines: list[TracedLine]) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What can be timed of a workload: its package, its exported program, and the options of its build."""
+    """The parts of a workload that can be timed: its package, its exported program, and its build options."""
 
     package: PackageWorkload | None = None
     program: Path | None = None
@@ -310,7 +310,7 @@ async def _largest_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
     env = {"AOTI_DEBUG_LOOPS": "1"} if symptom == "slow-build" else {}
-    env["AOTI_DEBUG_UNTIL"] = str(time.time() + SHARE_OF_PROGRAM * budget_s)  # no loop is rewritten later
+    env["AOTI_DEBUG_UNTIL"] = str(time.time() + SHARE_OF_PROGRAM * budget_s)  # later loops are not rewritten
     context.cost.clock.ends_s = budget_s
     subject = await _subject(context, workload, exported, env)
     if symptom == "slow-build":
@@ -364,7 +364,7 @@ async def _cost_of_build(
 def _with_rest(
     found: Verdict, seconds: float, seen: Capture, loads: Sequence[CapturedLoad], context: Context
 ) -> Verdict:
-    """The verdict on a call of `seconds`, or one on the program if its loads or own code take longer."""
+    """The verdict on a call that takes `seconds`, or on the program if its loads or own code take longer."""
     called, loading = len(seen.calls), sum(load.seconds or 0.0 for load in loads)
     if loading > called * seconds:  # more than any change of the call could save
         took = f"{counted(len(loads), 'load')} of {loads[0].package.name} took {told(loading)}, and "
@@ -434,7 +434,7 @@ def calls_in_turn(calls: Sequence[CapturedCall]) -> list[CapturedCall]:
 async def _subject(
     context: Context, workload: Workload | None, exported: Path | None, env: Mapping[str, str]
 ) -> _Subject:
-    """Find what to time; of a script, the suspect call and last build. Raise `ProblemError` if nothing."""
+    """Find what to time: a script's suspect call and last build. Raise `ProblemError` if there is nothing."""
     if isinstance(workload, PackageWorkload):
         return _Subject(workload, exported)
     if isinstance(workload, ExportedWorkload):
@@ -464,7 +464,7 @@ SHARE_OF_PROGRAM = 0.5  # of the budget
 ROUNDS = 3
 # Seconds of processor time. The test takes 1 to 2 s in every process, and more with an empty cache.
 LEAST_TEST_S = 3.0
-LEAST_SAVED_S = 0.2  # processor time that weights outside of the package must save
+LEAST_SAVED_S = 0.2  # processor time that loading weights from outside the package must save
 LARGE_WEIGHTS = 64 << 20  # bytes
 MOST_OF_WEIGHTS = 0.5
 WITHOUT_TEST = Lever(

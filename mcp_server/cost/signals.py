@@ -40,7 +40,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Win:
-    """A change that saved time: seconds before, with and after it, and in `spread` how sure the win is."""
+    """A change that saved time: seconds before, with and after it. `spread` says how sure the win is."""
 
     lever: Lever
     before: float

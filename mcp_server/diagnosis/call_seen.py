@@ -43,7 +43,7 @@ class CallSpec:
 
 @dataclass(frozen=True)
 class Writer:
-    """An earlier call that wrote to its input `place`. That tensor is `input` of the suspect call."""
+    """An earlier call that wrote to its own input `place`: the same tensor is `input` of the suspect call."""
 
     input: int
     call: CapturedCall

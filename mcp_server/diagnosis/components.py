@@ -121,7 +121,7 @@ MOST_LINES = 6
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
     """Why the call cannot be made outside its program, if an operator is missing in `run`.
 
-    Empty if none is, or if the program lacks it as well.
+    Empty if none is missing, or if the program lacks it as well.
     """
     root, phase = run.root, case.failing_phase
     if root is None or root.family.id != MISSING or case.capture is None:
@@ -167,7 +167,7 @@ def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
 
 
 def check_failed(case: DiagnosisState) -> bool:
-    """Whether the program failed by a check of results: every call returned, and no other error is known."""
+    """Whether the program's own check of results failed: every call returned, and no other error is known."""
     script = case.script_run
     if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
         return False
@@ -234,7 +234,7 @@ def depends_on(number: int | None, case: DiagnosisState, words: str) -> str:
 
 
 def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
-    """`test`, or None after a trial that proved nothing, so that the trial clears no suspect."""
+    """`test`, or None if its trial proved nothing: such a trial must not clear a suspect."""
     trial = case.trials.get(test.key)
     return test if trial is None or trial.proves else None
 

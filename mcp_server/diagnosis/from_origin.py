@@ -42,7 +42,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     fix, change = case.origin_fix, _change(case)
     own = suspect.intervention if origin.launch_index is None and origin.result == "index" else None
     if own is not None and own.kind is Kind.INPUT:
-        # First change all indices that are out of range, also those that were not seen.
+        # First change all indices that are out of range, including those that were not seen.
         change = own if own.key not in case.trials or case.trials[own.key].proves else change
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # Write the guard in the model lines that the kernel computes, if all of them are known. Without
@@ -56,7 +56,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         change = _in_mask(change, [each.code for each in guilty.model_locations])
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
-    # If the launch computed the index by itself, that says all that the first sentence would.
+    # If the launch computed the index by itself, the origin repeats all that the suspect's summary says.
     same = suspect.category == "index_out_of_bounds" and bool(origin.allowed)
     told = same and origin.launch_index == origin.fault_launch
     summary = [*([] if told else [suspect.summary]), *_sentences(origin)]

@@ -62,7 +62,7 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     """The `reduce` or `bisect` call that reduces this failure. Empty if there is none."""
-    of_value = any(root.family.id == "data_dependent" for _, root in case.own_roots)  # the model must say it
+    of_value = any(root.family.id == "data_dependent" for _, root in case.own_roots)  # only a new model helps
     operators = _operators(case) if best.category in OF_GRAPH and not of_value else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
     searched = found or "bisect" in case.done
@@ -136,7 +136,7 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         why = "to prove the cause, let diagnose run the program that fails"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
-    inside = best is not None and best.only_in_program  # a call made alone shows nothing
+    inside = best is not None and best.only_in_program  # a call made outside the program shows nothing
     arguments = (not inside and call_arguments(case)) or workload_arguments(case.workload)
     if best is not None and best.category == "cost":
         return []
@@ -203,7 +203,7 @@ def _of_suspect(
     if best.category == "wrong_output" and best.guilty.kind == "script":
         return []  # the package agrees with its program, so no launch or operator is wrong
     repeats = TOOLS.get(best.category, ("", ""))[0] == "run_deterministic"
-    return [] if repeats and case.call is None and not case.calls else None  # nothing that could be repeated
+    return [] if repeats and case.call is None and not case.calls else None  # there is nothing to repeat
 
 
 def _with_weights(why: str, arguments: Arguments, **expect: str) -> NextStep:

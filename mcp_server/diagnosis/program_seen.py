@@ -109,7 +109,8 @@ class RunSeen:
         if ending in ("timeout", "out_of_memory", "signal"):
             return ending
         if not self.finished.ok:
-            # The program's own watchdog ended it: `faulthandler.dump_traceback_later(SECONDS, exit=True)`.
+            # The program's own watchdog ended the run: `faulthandler.dump_traceback_later(SECONDS,
+            # exit=True)`.
             root = self.root
             watchdog = root is not None and root.family.id == "timeout" and "limit" in root.fields
             return "timeout" if watchdog else "exception"
@@ -231,7 +232,7 @@ class ProgramSeen:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is not Python
-    host_package: Path | None = None  # the package that the host is thought to call
+    host_package: Path | None = None  # the package that the host probably calls
     taken: TakenCall | None = None  # the recording that the call comes from
     filled: FilledInput | None = None  # filled input in a second run of the host
     captures: Sequence[KernelCapture] = ()  # captured launches of another run
@@ -387,7 +388,7 @@ class ProgramSeen:
         return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
 
     def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> Surroundings:
-        """The surroundings with more variables. The workload's own override `below`, but not `above`."""
+        """The surroundings with more variables. The workload's variables override `below` but not `above`."""
         env = self.workload.env if self.workload else {}
         return {**self.surroundings, "env": {**below, **env, **above}}
 

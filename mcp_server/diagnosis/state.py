@@ -78,7 +78,7 @@ class DiagnosisState(CallSeen):
     located: LocatedFault | None = None
     users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
-    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # each with the change that removes it
     users_changes: dict[tuple[str, str], Intervention] = field(default_factory=dict)  # by kernel and mistake
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None

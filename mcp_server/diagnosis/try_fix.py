@@ -192,7 +192,7 @@ def with_constants(file: Path) -> Intervention:
 
 
 def _given(file: Path) -> str:
-    """The code of an update like that of the trial: names that the package lacks would be rejected."""
+    """Code for the trial's update, without names that the package lacks: those would be rejected."""
     known = known_only(f'torch.load("{file}")', package="loader")
     return f"loader.load_constants(\n    {known},\n    check_full_update=False,\n)"
 

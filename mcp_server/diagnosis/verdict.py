@@ -126,7 +126,7 @@ def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without the suspect."""
     alike = [trial.effect is Effect.SAME for trial in trials_of(suspect, case)]
-    # Omitting a part changes nothing if the fault is that this part has no effect.
+    # If the fault is that a part has no effect, omitting the part changes nothing.
     by_part = suspect.leaves_out and case.failure_of("plain") == "differs"
     if any(alike) and not (by_part and (untried(suspect, case) or not all(alike))):
         return True

@@ -143,7 +143,7 @@ def eager_of(category: Category, case: DiagnosisState) -> Eager:
     if plain in ("exception", "signal"):
         refused = bool(case.eager_events(events.NodeRaised))
         return "same" if refused else "differs" if ends is not None else "not_known"
-    if drawing_launches(case) or case.undefined is not None:  # new random numbers, or any number
+    if drawing_launches(case) or case.undefined is not None:  # eager mode drew others, or may give any number
         return "not_known"
     if case.program_varies:
         return "varies"

@@ -61,7 +61,7 @@ class Finished:
 
     `output` is stdout and stderr in order of arrival. If a child prints more than the cap, a line replaces
     the middle, and says how much is missing. `returncode` is None if a signal or a limit ended the child.
-    `signal` is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why
+    `signal` is a name such as `SIGSEGV`, even for a shell-style status (128 + n). `incomplete` says why
     output was lost. `reused` marks a result of an earlier run of the job. `building` is what the child was
     building for `built_s` seconds when its time ended. `spared_s` seconds did not count against the limit.
     """

@@ -238,7 +238,7 @@ class Manager:
 
 
 def most_at_once() -> int:
-    """AOTI_DEBUG_JOBS. Default: one per processor, at least four. Raise ProblemError for a bad value."""
+    """The limit from AOTI_DEBUG_JOBS; default: one per processor, at least 4. Raise ProblemError if bad."""
     text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)

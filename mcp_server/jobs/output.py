@@ -80,7 +80,7 @@ class BoundedFile:
         self._refused += len(view)
 
     def close(self) -> int:
-        """Move the tail into order after the gap line. Return the number of bytes left out."""
+        """Move the tail after the gap line, in order. Return the number of bytes left out."""
         head, tail, fd = self._head, self._tail, self._file.fileno()
         left_out = max(0, self._total - head - tail)
         with self._file:

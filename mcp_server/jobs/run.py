@@ -159,7 +159,7 @@ class _Build:
 
 
 async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, build: _Build) -> bool:
-    """Wait for the child, or stop it at its limit or stall. None of its processes stays. True if stopped."""
+    """Wait for the child, or stop all its processes at its limit or stall. Return whether it was stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)

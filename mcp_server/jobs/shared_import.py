@@ -133,14 +133,14 @@ class Imported:
 
     @property
     def usable(self) -> bool:
-        """Whether a new job may use it: it is starting, or it is ready and its loaded files are unchanged."""
+        """Whether a new job may use this server: it is starting, or ready with unchanged loaded files."""
         if not self.tried.is_set():
             return True
         alive = self.server is not None and not self.server.lost
         return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
 
     def worn(self, limits: Limits) -> bool:
-        """Whether it has idled too long, served too many requests, grown too large, or ended."""
+        """Whether the process has idled too long, served too many requests, grown too large, or ended."""
         if self.server is None or self.server.lost or self.requests >= limits.requests:
             return True
         idle = time.monotonic() - self.used_at >= limits.idle_s
@@ -194,7 +194,7 @@ class WarmImports:
         ]
         found = next((one for one in fitting if one.usable), None)
         if found is None:
-            cwd = asked[3] or directory  # keeps no directory of the user in use
+            cwd = asked[3] or directory  # so that no directory of the user stays in use
             loaded = directory / LOADED if self._later_jobs else None
             found = Imported(replace(command, cwd=cwd), modules, loaded)
             self.kept.append(found)
@@ -245,7 +245,7 @@ class SharedImport:
             self.servers.append(self.home.take(command, modules, before, directory))
 
     async def starter(self, operation: str, command: Command) -> Starter:
-        """How to start `command`, a worker that carries out `operation` with no wrapper before it."""
+        """How to start `command`, which runs a worker for `operation` without a wrapper."""
         if not OPERATIONS[operation].forks or "LD_PRELOAD" in command.env:
             return Child.start
         if not self.servers:

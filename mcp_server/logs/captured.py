@@ -359,7 +359,7 @@ class Captured(Record):
     partial_loads: list[CapturedPartialLoad] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
     failed_exports: list[Phase] = Field(default_factory=list)
-    misfits: list[CapturedCall] = Field(default_factory=list)  # of a failed program: inputs unlike compiled
+    misfits: list[CapturedCall] = Field(default_factory=list)  # a failed program's calls with unfit inputs
 
     @property
     def phases(self) -> list[Phase]:
@@ -387,7 +387,7 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The first found: failing call, call that a check rejected, first odd output, last misfit, last."""
+        """The first of: failing call, call that a check rejected, odd output, last misfit, last call."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or next(reversed(self.misfits or kept), None)

@@ -93,7 +93,7 @@ _ADDED_BY_LINES = (
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
-# The component whose version group 1 has.
+# The component whose version the first group matches.
 _VERSIONS = {
     re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"): "torch",
     re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"): "triton",

@@ -166,7 +166,7 @@ class BlameRules:
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
     def _unseen(self) -> Blame | None:
-        """Without a journal, an index in the address is only a possible cause, as its values are unknown."""
+        """Without a journal, index values are unknown: an index in the address is only a possible cause."""
         if self.situation.seen is not None or not self.user:
             return None
         parts = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]

@@ -56,7 +56,8 @@ def recorded_request(job: Path) -> Asked | None:
 def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     """If `log` names a job, return the arguments of that diagnosis and its handle; else `arguments` and "".
 
-    The budget, and what `arguments` add, replace those of the job. Raise ProblemError if it is no diagnosis.
+    The budget, and what `arguments` add, replace those of the job. Raise ProblemError if it is not a
+    diagnosis.
     """
     named = HANDLE.fullmatch(arguments.log) if isinstance(arguments, DiagnoseArguments) else None
     if named is None or not isinstance(arguments, DiagnoseArguments):

@@ -423,7 +423,7 @@ def _check_tensors(inputs: Path, package: Path, model_name: str | None) -> None:
     from mcp_server.package.mismatch import taken
 
     with suppress(OSError, zipfile.BadZipFile, PackageError), zipfile.ZipFile(inputs) as saved:
-        parts = {name.split("/")[1] for name in saved.namelist() if "/" in name}  # in `data`, storages
+        parts = {name.split("/")[1] for name in saved.namelist() if "/" in name}  # `data` has the storages
         takes = "" if "data" in parts else taken(open_package(package, model_name).inputs)
         if takes and "data.pkl" in parts:
             line = f'torch.save([x1, x2], "{inputs.name}") in your program, right before the failing call'

@@ -50,7 +50,7 @@ _STARTS = (
 
 @dataclass(frozen=True)
 class _Archive:
-    """An archive that is no package. Each pattern must match the name of at least one member.
+    """An archive that is not a package. Each pattern must match the name of at least one member.
 
     With `below_top`, names are compared without the top folder that torch adds.
     """

@@ -58,7 +58,7 @@ GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # most blocks in x, y and z, on e
 # By grid class: the kernel's constant that equals the number of blocks on an axis, and this axis
 # (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
-_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # all but the first: from hostile text
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # all but the first come from hostile text
 _MOST_LANES = 1 << 14
 _FIRST_PROGRAMS = 2  # programs along each axis of a grid
 _POINTERS = re.compile(r"(?P<name>\w+)\.to\(tl\.pointer_type\((?P<dtype>[\w.]+)\)")

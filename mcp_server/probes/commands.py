@@ -260,7 +260,7 @@ def first_error(log: str) -> str:
 
 
 async def together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run all at once. The first `ProblemError` cancels the rest, and is raised without a group around it."""
+    """Run all tasks at once. The first `ProblemError` cancels the others, and is raised without a group."""
     problems: list[ProblemError] = []
 
     async with anyio.create_task_group() as tasks:

@@ -164,7 +164,7 @@ class LoadedLibrary:
         return [each.start for each in self.remains.maps if each.offset == 0 and self.is_at(each.path)]
 
     def check_loaded(self) -> None:
-        """Raise `ProblemError` if the process had not loaded the package: its tensors are another's."""
+        """Raise `ProblemError` if the process had not loaded the package: its tensors belong to another."""
         if self.starts:
             return
         loaded = {library_of(each.path) for each in self.remains.maps if ".wrapper.so" in each.path}

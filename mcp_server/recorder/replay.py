@@ -110,7 +110,7 @@ class Candidate:
 
     @property
     def weights(self) -> RecordedWeights:
-        """The host's constants before the call. If they were not kept, and it returned: the newest."""
+        """The host's constants before the call, or the newest if these are unknown and the call returned."""
         own = self.model.weights_at(self.call.generation)
         return own if own.constants or self.suspect else self.model.weights_at(self.model.updates)
 
@@ -469,7 +469,7 @@ def _died(found: Sequence[Candidate]) -> TakenCall | None:
 
 
 def death_in(folder: Path) -> TakenCall | None:
-    """How the newest crashed host in a folder died. None if none crashed, or its call itself did."""
+    """How the newest crashed host in a folder died. None if none crashed, or if its call itself crashed."""
     for path in recordings_in(folder)[:MOST_READ]:
         recording = read_recording(path)
         if recording.crash is not None:

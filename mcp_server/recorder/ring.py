@@ -375,7 +375,7 @@ def _input(
     where: Bytes | None = None
     if kept in (1, 3) and span and payload + span <= length:
         here = memory[start + payload : start + payload + span] if kept == 3 else b""
-        if kept == 1 or here.strip(_PATTERN):  # else the stream never reached the copy
+        if kept == 1 or here.strip(_PATTERN):  # otherwise the stream never reached the copy
             when, where = "before the call", Bytes(path, start + payload, span)
     elif left_at_failure is not None and left_at_failure.length == span:
         when, where = "at failure", left_at_failure

@@ -242,7 +242,7 @@ def add_resources(server: MCPServer[Any], store: Store) -> None:
 
     @server.resource("aoti-debug://jobs", name="jobs", title="The newest jobs", mime_type=JSON)
     def jobs() -> str:
-        """Handle, tool and state of the newest jobs, also of those whose handle was lost."""
+        """Handle, tool and state of the newest jobs, including those whose handle was lost."""
         rows = []
         for job_id in list(reversed(store.ids()))[:SHOWN_JOBS]:
             directory = store.find(job_id)

@@ -101,7 +101,7 @@ class Running:
 
 
 def steps_in(progress: list[str]) -> list[str]:
-    """The last line of each step: a step that takes long has a line each time that is reported."""
+    """The last line of each step: a long step has one line for each report."""
     steps = {SO_FAR.sub("", line): line for line in progress}
     return list(steps.values())
 

@@ -43,7 +43,7 @@ def answer_of(result: Result, full: Result) -> types.CallToolResult:
     Some clients show a model only one of the channels. `full` names the file with the whole result.
     """
     verdict, data = verdict_in(result), _without_nulls(result)
-    if "next" in data:  # of an explanation
+    if "next" in data:  # only an explanation has this field
         data["next"] = as_listed(NextStep(**data["next"])).model_dump()
     if verdict is not None:
         data = {**brief.main_fields(verdict), "full": full["uri"]}
@@ -196,7 +196,7 @@ class ToolServer(MCPServer[Any]):
             options = self._lowlevel_server.create_initialization_options()
             try:
                 await self._lowlevel_server.run(received, answers, options)
-            except BaseException as error:  # also if cancelled because a stream broke
+            except BaseException as error:  # even if cancelled because a stream broke
                 log.error("the server ends: %s", type(error).__name__)
                 # The jobs have ended by now. The thread that reads standard input cannot be cancelled.
                 os._exit(1)

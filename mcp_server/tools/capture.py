@@ -76,7 +76,7 @@ async def capture(
     rank = read_launcher_output(finished, context.launcher).first
     seen = _of_rank(read_capture(directory), rank)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
-    # The mtime of this file marks the start of the program, also in a resumed job.
+    # The mtime of this file marks the start of the program, even in a resumed job.
     started = (directory / "site" / "sitecustomize.py").stat().st_mtime + finished.waited_s
     last = max((phase.t + (phase.seconds or 0.0) for phase in seen.phases), default=started)
     checks = seen.assertions

@@ -171,7 +171,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         inputs=_rows(package, passed) if package is not None else [],
         mismatches=mismatches,
         problems=problems,
-        # Facts that are no faults: fixed arguments, ignored leaves.
+        # Facts that are not faults: fixed arguments, ignored leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *_not_checked(workload, package, why)],
         undecided=f"inputs: {undecided}" if undecided else "",

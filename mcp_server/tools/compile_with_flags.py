@@ -116,7 +116,7 @@ def _applied(chosen: Chosen) -> AppliedFlag:
 
 async def compiled_package(context: Context, workload: ExportedWorkload) -> PackageWorkload:
     """Compile `workload` into a package with its inputs. Raise ProblemError if it does not compile."""
-    # As a variable: torch 2.8 has no provenance, so the flag would be rejected there.
+    # Set the variable: torch 2.8 has no provenance, so it would reject the flag.
     traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
     made = await compile_with_flags(context, traced, {})
     if made.package is None:

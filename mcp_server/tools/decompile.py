@@ -354,8 +354,8 @@ def _sizes(launch: Launch, view: PackageView) -> dict[str, tuple[int, int]]:
 def _later(
     launch: Launch, capture: KernelCapture, belong: Mapping[KernelCapture, Launch], view: PackageView
 ) -> Iterator[tuple[tuple[str, int], str, int]]:
-    """Yield each tensor that a launch writes with its place in the next capture of the request that has it,
-    up to the next launch that writes it.
+    """Yield each tensor that a launch writes, and its place in the next capture of the same request that has
+    it. The search ends at the next launch that writes the tensor.
     """
     same = [(other.index, each) for each, other in belong.items() if each.request == capture.request]
     for argument in launch.tensors:

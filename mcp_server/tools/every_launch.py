@@ -191,7 +191,7 @@ class Judgement:
 
     @cached_property
     def wrong(self) -> list[WrongLaunch]:
-        """The wrong launches, each with the tensor that has most elements beyond its tolerance."""
+        """The wrong launches, each with the tensor that has the most elements beyond its tolerance."""
         found = []
         for tensors in self.by_launch.values():
             wrong = [one for one in tensors if one.status == "wrong"]

@@ -62,7 +62,7 @@ def in_words(root: ErrorFact) -> dict[str, str]:
 
 
 def filled(template: str, root: ErrorFact) -> str:
-    """The template with the fields of the text. Empty if a field is missing or is no expression."""
+    """The template with the fields of the text. Empty if a field is missing or is not an expression."""
     try:
         return template.format_map({name: e for name, e in in_words(root).items() if is_expression(e)})
     except KeyError:

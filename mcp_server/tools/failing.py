@@ -301,7 +301,7 @@ async def _run(
 
 
 def result_of_script(finished: Finished, failure: FailureShown) -> Result:
-    """What happened to the failure in a reproduction. Non-finite values as in eager count as gone."""
+    """What happened to the failure in a reproduction. Non-finite values as in eager mode count as gone."""
     try:
         shown = of_script(finished)
     except ProblemError:  # such as a hang

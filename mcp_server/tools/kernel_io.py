@@ -161,7 +161,7 @@ class _Came:
     locations: list[ModelLocation]
     rest: str
     kind: Source = "kernel"
-    name: str = ""  # of the kernel if empty
+    name: str = ""  # the kernel's name if empty
     producers: tuple[int, ...] = ()
     inputs_were_good: bool | None = None
 
@@ -198,7 +198,7 @@ def _odd(argument: ArgumentValues) -> OddElement:
 
 
 def _received(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> _Came:
-    """The launch read the value: from an input, a constant, unset memory, or an earlier launch."""
+    """The source of a bad value that the launch read: an input, a constant, unset memory, or a launch."""
     element, locations = _odd(argument), launch.locations
     kind, name, producers = _origin(launch, argument.name, model)
     if kind == "constant":
@@ -213,12 +213,13 @@ def _received(launch: LaunchValues, argument: ArgumentValues, model: PackageView
 
 
 def _written(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> _Came:
-    """The launch wrote the value: none of the values that it read was seen to be bad."""
+    """The source of a bad value that the launch wrote, having read no value that was seen to be bad."""
     good, locations, known = None, launch.locations, model.launch(launch.launch)
     seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
     if known is not None:
         reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
-        # Minus infinity that it read may be a mask; this launch may have made other bad values from it.
+        # Minus infinity that the launch read may be a mask; the launch may have made other bad values from
+        # it.
         masked = any(a.bad for a in launch.arguments if a.when == "before")
         good = True if reads <= seen and not masked else None
         if argument.outside is None:
@@ -233,7 +234,7 @@ def _of_constant(element: OddElement, argument: ArgumentValues, name: str, model
     if constant is None or not element.index or len(argument.stride or ()) != len(element.index):
         return element
     if prod(constant.shape) != prod(argument.shape or ()) or len(constant.stride) != len(constant.shape):
-        return element  # a view of the constant, whose first element is another one
+        return element  # a view of the constant: its first element is another one
     offset = sum(i * step for i, step in zip(element.index, argument.stride or (), strict=True))
     index = index_at(offset, constant.shape, constant.stride)
     return replace(element, index=list(index)) if index is not None else element

@@ -32,7 +32,7 @@ PROBE_TIMEOUT_S = 120
 COMPILE_TIMEOUT_S = 60
 ENOUGH_TEMP_BYTES = 2 << 30
 
-# It throws, so that the linker cannot drop the C++ runtime.
+# The program throws, so that the linker cannot drop the C++ runtime.
 _PROGRAM = """#include <stdexcept>
 void probe() { throw std::runtime_error("probe"); }
 """
@@ -424,7 +424,8 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     wanted, here = package.compute_capability, gpu.capability
     if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    # A cubin needs a GPU of its major version, with the same or a later minor one. A fatbin may have PTX.
+    # A cubin needs a GPU of the same major compute capability, and the same or a later minor one. A fatbin
+    # may have PTX.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
         built_for, own = (f"{number[:-1]}.{number[-1]}" for number in (wanted, here))

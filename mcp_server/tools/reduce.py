@@ -331,7 +331,7 @@ def _of_values(cut: events.Cut, plan: Plan) -> list[str]:
 
 
 async def run_script(context: Context, target: Target, directory: Path) -> Finished:
-    """Run the reproduction in `directory` as anybody would: the interpreter and the script."""
+    """Run the reproduction in `directory` as a user would, with only the interpreter and the script."""
     argv = (str(context.python_for(target.workload)), SCRIPT)
     env = {**WORKER_ENV, "PYTHONDONTWRITEBYTECODE": "1"}
     timeout_s = target.workload.timeout_s

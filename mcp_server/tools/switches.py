@@ -137,7 +137,7 @@ def switches_of(failing: Failing) -> dict[str, object]:
 
 
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
-    """The time of a call after the change divided by before. None if one was not timed."""
+    """The time of a call after the change divided by the time before. None if one was not timed."""
     timed, again = before.last(events.Timed), after.last(events.Timed)
     if not (timed and again and timed.seconds):
         return None
@@ -164,8 +164,8 @@ def workaround_lines(asked: protocol.Workaround) -> str:
     return "\n".join(lines)
 
 
-# Tried alone first, since many faults are in vector code: six public reports were reduced to switches, all to
-# this one (benchmarks/results.json).
+# This option is tried alone first, since many faults are in vector code: six public reports were reduced to
+# switches, all to this one (benchmarks/results.json).
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 

@@ -13,8 +13,8 @@ dtype. eps32 is at most the eps of float32, because narrower values are summed i
 tolerance, so that cancellation in one does not hide a fault in another.
 
 An integer, NaN or infinity is right if eager mode or one of the runs has the same value there. If eager mode
-overflowed anywhere in a tensor and float64 did not, overflows in this tensor are no error, nor is any value
-where eager mode has NaN.
+overflowed anywhere in a tensor and float64 did not, neither overflows in this tensor nor values where eager
+mode has NaN are errors.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def rank(found: Verified) -> tuple[int, float]:
     return RANKS.index(found.agreement), found.largest_difference or 0.0
 
 
-MOVES, MORE = 2, 18  # runs with moved inputs: at first, and in all if a difference remains
+MOVES, MORE = 2, 18  # runs with inputs moved by a rounding: at first, and in all if a difference remains
 FAR = 36  # runs for whole numbers and truth values: a comparison may flip after several roundings
 
 

@@ -35,7 +35,7 @@ _REGISTERING = (
 )
 # Functions of these modules that register nothing.
 _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
-# Methods that register, in addition to `register_…`, of the results of `custom_op`, `triton_op`, `Library`.
+# Registering methods, besides `register_…`, of `Library` and of the results of `custom_op` and `triton_op`.
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
 # Calls that do the program's own work: compile, export, start processes or threads, exit.
 _RUNNING = (
@@ -330,7 +330,7 @@ def _take_operators(path: str, report: Report) -> None:
     report.event(OperatorsTaken(path, lines, refused))
 
 
-PREFIX = "_aoti_debug_import_"  # of the names of modules that run from files
+PREFIX = "_aoti_debug_import_"  # prefix of the names of modules that run from files
 
 
 def _directory_first(path: str) -> str:

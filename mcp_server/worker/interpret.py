@@ -362,14 +362,14 @@ class Formed(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.changed = self.nodes is None or n.name in self.nodes
         result, promised = super().run_node(n), n.meta.get("val")
-        # What a wider dtype is computed to, such as a difference of times, has the dtype of the model again.
+        # A result computed in a wider dtype, such as a difference of times, gets the model's dtype again.
         if self.changed or getattr(n.target, "is_view", True) or not isinstance(result, torch.Tensor):
             return result
         return result.to(promised.dtype) if isinstance(promised, torch.Tensor) else result
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if self.nodes is not None and "_assert_tensor_metadata" in str(target):
-            return None  # it would compare the original dtype
+            return None  # the assertion would compare the original dtype
         found = self.made(target, args, kwargs) if self.changed else None
         return super().call_function(target, args, kwargs) if found is None else found
 

@@ -193,7 +193,7 @@ class Trial:
         self._made: Made | None = None
 
     def make(self, planned: PlannedCall) -> CallFacts:
-        """Make one call of the plan. Return its facts, also if it raises."""
+        """Make one call of the plan. Return its facts, even if it raises."""
         label, key = planned["label"], planned.get("key", "")
         start = time.monotonic()
         try:

@@ -70,7 +70,7 @@ class ProgramGraph:
         self.uses = lru_cache(maxsize=None)(self._uses)
 
     def _uses(self, name: str) -> frozenset[str]:
-        """The nodes with a launch, and `output`, that use this node, also through views."""
+        """The nodes with a launch that use this node, directly or through views, and `output` if it does."""
         found: set[str] = set()
         left, seen = list(self.users.get(self.by_name[name], ())), set()
         while left:

@@ -88,7 +88,8 @@ class Change:
 class OwnConstant(TypedDict):
     """A constant of the package, whose bytes are in a file, and how to change its value.
 
-    It is multiplied by `factor` (only zeros: made 1 to 2 first). If None, NaN and +infinity become 0.
+    It is multiplied by `factor`; if it has only zeros, it first gets values from 1 to 2. If `factor` is None,
+    NaN and +infinity become 0.
     """
 
     name: str

@@ -143,7 +143,7 @@ def alignment(tensor: torch.Tensor) -> int:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a strided tensor of torch's own class, whose memory begins at its address."""
+    """Whether the value is a strided tensor of torch's own class, whose memory begins at its address."""
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
 
 
@@ -274,7 +274,7 @@ def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> tor
 
 
 def too_short(tensors: list[torch.Tensor]) -> dict[int, str]:
-    """Say by position what the storages have that are smaller than what their tensors span."""
+    """Say, by position, how many bytes the storage has, for tensors that span more than their storage."""
     plain = [(place, each, each.storage_offset()) for place, each in enumerate(tensors) if is_plain(each)]
     short = [(n, each) for n, each, at in plain if laid_out(each, each.shape, each.stride(), at) is None]
     return {n: "its storage has {} bytes".format(each.untyped_storage().nbytes()) for n, each in short}

@@ -262,7 +262,7 @@ def operate_build(request: CompileRequest, report: Report) -> None:
 
 
 def lines_traced(program: Any) -> list[events.TracedLine]:
-    """The lines and loops with most nodes, and how often each was traced.
+    """The lines and loops with the most nodes, and how often each was traced.
 
     A line may use an operator several times, so the median of the counts of its operators decides. A loop
     counts only if its passes use the same modules, because a loop over layers runs different code.
@@ -363,7 +363,7 @@ def operate_changed(request: ChangedRequest, report: Report) -> None:
 def precomputed(program: Any) -> tuple[Any, list[Any]]:
     """Compute the values that depend on no input once, and keep them as buffers, as `__init__` could."""
     weights = weights_of(program)
-    fixed: dict[Any, int] = {}  # by node that depends on no input: elements of the largest value up to it
+    fixed: dict[Any, int] = {}  # by node without input: elements of the largest value up to it
     for node in program.graph.nodes:
         inner = node.all_input_nodes
         if node.op == "placeholder" and node.name in weights:

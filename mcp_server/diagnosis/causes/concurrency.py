@@ -179,7 +179,7 @@ _CYCLES: dict[frozenset[str], tuple[str, str]] = {
 
 
 def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
-    """Threads that wait for each other, else a thread that stayed where it was, else that nothing hangs."""
+    """Threads that wait for each other; else a thread that made no progress; else the finding of no hang."""
     process = case.process
     if process is None:
         return
@@ -192,7 +192,7 @@ def detect_stuck_process(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _deadlock(stuck: Sequence[ThreadSeen], process: ProcessSeen, case: DiagnosisState) -> Suspect:
-    # Threads for which others wait form the circle.
+    # Threads for which others wait form the cycle.
     needed = {holder for each in stuck for holder in each.held_by}
     circle = [each for each in stuck if each.thread in needed]
     kinds = frozenset(each.waits_for for each in stuck)
@@ -248,7 +248,7 @@ def _blocking(thread: ThreadSeen, process: ProcessSeen, case: DiagnosisState) ->
 
 
 def _waiters(thread: ThreadSeen, process: ProcessSeen) -> str:
-    """Say who waits for a thread, and for what; also how many threads of the package wait for these."""
+    """Say who waits for a thread, and for what, and how many threads of the package wait for these others."""
     waiting = [each for each in process.everyone if thread.thread in each.held_by]
     if not waiting:
         return ""

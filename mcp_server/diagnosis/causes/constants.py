@@ -58,7 +58,7 @@ MOST_ALTERNATIVES = 200
 
 
 def detect_exchanged(case: DiagnosisState) -> Iterator[Suspect]:
-    """Weights of one shape, perhaps under each other's names. The trial exchanges them."""
+    """Weights of the same shape that may have each other's names. The trial exchanges them."""
     call = case.call
     if not case.plain_diverges or call is None or case.package is None:
         return
@@ -111,7 +111,7 @@ def _exchanges_of_package(case: DiagnosisState) -> list[dict[str, object]]:
 
 
 def _exchanges(alike: Mapping[str, object]) -> list[dict[str, str]]:
-    """Exchanges of constants whose names differ in one part, those of most pairs first.
+    """Exchanges of constants whose names differ in one part, the largest exchange first.
 
     Each exchanges one pair, all pairs of a layer that differ in the same way, or all pairs that do.
     """
@@ -178,7 +178,7 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _odd_as_zero(zero: ConstantValues, read: Sequence[ConstantValues]) -> bool:
-    """Whether it is odd that a constant has only zeros. It always is for a matrix or weight.
+    """Whether a constant with only zeros is odd. A matrix or weight always is.
 
     Biases and running means start as zeros. One of them is odd if there are similar constants (of other
     layers, or with the same last name), and none has only zeros.
@@ -229,7 +229,7 @@ def _of_package(
 
 
 def _shown_as(read: ConstantValues, case: DiagnosisState) -> str:
-    """Where an operation has no value because this constant is 0. Empty if that is not known."""
+    """The operation that is undefined because this constant is 0, and its place. Empty if it is not known."""
     origin = case.origin
     if origin is None or all((e.kind, e.label) != ("constant", read.constant.fqn) for e in origin.elements):
         return ""
@@ -512,7 +512,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
 
 
 def _mixed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """The last update, if it gave weights of the model under names of others, as the failed check shows."""
+    """The last update, if the failed check shows that it gave weights under the names of other weights."""
     drift = next((each for each in case.captured.drifts if each.taken), None)
     if drift is None or update is not case.updates[-1] or update.outcome != "ok":
         return
@@ -537,7 +537,7 @@ def _shown(names: Sequence[str]) -> str:
 def _absent(
     names: Sequence[str], update: CapturedUpdate, case: DiagnosisState
 ) -> tuple[list[str], list[str]]:
-    """Of names that the package lacks: those folded into the code, and those that the graph does not use.
+    """Names that the package lacks: those folded into the code, and those that the graph does not use.
 
     Without the exported graph, small constants may be either, and count as folded.
     """
@@ -552,14 +552,14 @@ def _absent(
 
 
 def _prefixes(update: CapturedUpdate, case: DiagnosisState) -> tuple[str, str]:
-    """The prefix that the unknown names have and known ones lack, and the reverse; one is empty."""
+    """The prefix that only unknown names have, and the prefix that only known names have; one is empty."""
     state = case.exported.state if case.exported is not None else ()
     known = [*update.compiled, *state]
     for first in update.unknown:
         for other in known:
             extra = first.removesuffix(other) if first.endswith(f".{other}") else ""
             lacking = other.removesuffix(first) if other.endswith(f".{first}") else ""
-            # A small parameter may be folded into the code, so not all names need to be known, but most.
+            # A small parameter may be folded into the code, so most names must be known, but not all.
             if extra and all(n.startswith(extra) for n in update.unknown):
                 meant = [n.removeprefix(extra) in known for n in update.unknown]
                 return (extra, "") if 2 * sum(meant) > len(meant) else ("", "")
@@ -586,7 +586,7 @@ def _renamed(name: str, extra: str, lacking: str, update: CapturedUpdate, case: 
     if len(same) == 1:
         return Fix(text="give the constants under the names of the export", before=name, after=same[0])
     folded, unused = _absent(update.unknown, update, case)
-    if case.exported is None:  # a given name may be a missing one, misnamed
+    if case.exported is None:  # a given name may be a misspelt missing one
         lost = {each.rpartition(".")[2] for each in update.missing}
         folded = [each for each in folded if each.rpartition(".")[2] not in lost]
     if update.unknown and len(folded) + len(unused) == len(update.unknown):

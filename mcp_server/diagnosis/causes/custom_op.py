@@ -180,7 +180,7 @@ def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     differing = [what for what in aspects if getattr(promised, what) != getattr(returned, what)]
     steps = zip(returned.shape, promised.stride, returned.stride, strict=False)
     if "shape" not in differing and any(size != 1 and wanted != made for size, wanted, made in steps):
-        differing.append("stride")  # of another shape, it follows from the shape
+        differing.append("stride")  # a different shape also changes the stride
     what = listed(differing)
     made = f"make the fake function of {op} return the {what} of the real result"
     return f"{made}, or make the operator return what it promises"
@@ -210,11 +210,12 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the operator whose own frames an exception names, if the operator is known."""
+    """Suspect the operator in whose code an exception was raised, if the operator is known."""
     for source, root in case.roots:
         if root.family.id != "operator_raised" or case.package is None:
             continue
-        # Found by node number. Up to torch 2.12, errors name no node: take the package's only operator.
+        # Errors of torch up to 2.12 name no node: take the package's only operator. Later errors name the
+        # node.
         own = own_operators(case)
         op = own[0] if len(own) == 1 else ""
         if "node" in root.fields:

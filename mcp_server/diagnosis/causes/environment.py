@@ -180,7 +180,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
-    """Whether the program's own statement is to blame, also if torch did not find a file that it named."""
+    """Whether the program's own statement is to blame, also if it named a file that torch did not find."""
     if raised in _OF_FILES:
         return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
     own = "script_error" in root.candidates and "environment" not in root.candidates
@@ -329,7 +329,7 @@ SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "mis
 
 
 def _defects(case: DiagnosisState) -> Iterator[Suspect]:
-    """Fatal defects. Missing weights are no defect if the program loads them."""
+    """Fatal defects. Missing weights are not a defect if the program loads them."""
     load = case.suspect_load
     loaded = any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in case.updates)
     # The user's lines that load the package of the suspect call, then the lines that call it.

@@ -1,4 +1,4 @@
-"""Arguments that were no tensors at export: the package still computes with the values of the export.
+"""Arguments that were not tensors at export: the package still computes with the values of the export.
 
 `AOTICompiledModel.__call__` drops non-tensors (torch/export/pt2_archive/_package.py, 2.8-2.15). The value
 of an argument is in the exported program, not in the package, whose code has a literal in its place.
@@ -117,7 +117,7 @@ def _tried(attempt: Attempt, *, alone: bool) -> str:
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
-    """(place, exported value) of tensors that were none at export. Empty if the number fits."""
+    """(place, exported value) of tensors that were not tensors at export. Empty if their number fits."""
     if all(mismatch.aspect != "count" for mismatch in case.mismatches):
         return []
     fixed = case.exported.fixed if case.exported is not None else ()
@@ -142,7 +142,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
     got, path = str(leaf.value), _path(place, case)
     if leaf.kind == "tensor" or _same(got, fixed):
         return
-    # The package does not read the argument, so its own call cannot raise or die because of it.
+    # The package does not read the argument, so the call of the package cannot fail because of it.
     of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
     exported = f"it was {fixed!r} at export, and the package still computes with that"
     yield _Argument(

@@ -134,7 +134,7 @@ def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
 
 
 def _user_name(blame: Blame, case: DiagnosisState) -> str:
-    """The name of an input as the user writes it, if the signature tells."""
+    """The name of an input as the user writes it, if the signature has it."""
     item = next((each for each in case.compiled_inputs if each.index == blame.input_index), None)
     return name_of(item) if blame.kind == "input" and item is not None else blame.name
 

@@ -247,7 +247,7 @@ class _Indexed:
             if most <= high or self.shift is None:
                 return reject
             rows = most - self.shift + 1
-            if most == high + 1:  # ids that count from 1, or one that was forgotten
+            if most == high + 1:  # ids that count from 1, or one id that was not counted
                 return f"if {most} is a real id, give {self.name} {rows} rows; otherwise {reject}"
             return f"{reject}; if the training data has the id {most}, {self.name} needs at least {rows} rows"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
@@ -256,7 +256,7 @@ class _Indexed:
         return f"{text}; if it is a length, or counts from 1, subtract 1" if self.past(part, facts) else text
 
     def wrongly_read(self, row: int) -> str:
-        """Say why the nearest allowed value is no fix."""
+        """Say why the nearest allowed value is not a fix."""
         if self.offsets:
             return "start another bag than was meant"
         if self.shift is None:

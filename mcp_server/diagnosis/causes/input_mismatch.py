@@ -313,12 +313,12 @@ def _test_of(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
     """The change that removes a mismatch: of the model line that narrowed a range, or of the input."""
     change = case.source_change if _narrowing(mismatch, case) is not None else None
     if mismatch.aspect == "range" and mismatch.severity != "fatal" and case.outputs_nonfinite:
-        return change  # more elements also remove NaN of the model itself (a deviation of one element)
+        return change  # a larger size may also remove the model's own NaN (a deviation of one element)
     return change or _intervention(mismatch, case)
 
 
 def _bad_access(mismatch: Mismatch, case: DiagnosisState) -> Fault | None:
-    """The located access that proves that a size out of range is no false alarm.
+    """The located access that proves that a size out of range is not a false alarm.
 
     Any access if the size is above the range, otherwise only an access beyond this input.
     """
@@ -383,7 +383,7 @@ _ON_ALL = {"dtype": "cast", "device": "move", "device_index": "move"}
 
 
 def _on_all(aspect: str, case: DiagnosisState) -> Intervention | None:
-    """Change all inputs with this mismatch together, because the call may fail for any that is left."""
+    """Change all inputs with this mismatch together, because each one that is left may make the call fail."""
     alike = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
     leaves = [leaf_of(case.compiled_inputs[m.input_index or 0]) for m in alike]
     parts = [whole(leaf, _ON_ALL[aspect], m.expected) for leaf, m in zip(leaves, alike, strict=True)]
@@ -423,7 +423,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
 
 
 def _of_rank(index: int, case: DiagnosisState) -> tuple[int, ...] | None:
-    """The shape with the compiled number of dimensions: some of size 1 removed or added. None: none fits."""
+    """The shape with dimensions of size 1 removed or added to fit the compiled rank. None if none fits."""
     given = case.given.tensors[index].shape if case.given is not None else ()
     sizes = [each.size for each in case.compiled_inputs[index].dims]
     ones = [place for place, size in enumerate(given) if size == 1]
@@ -462,7 +462,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """For a size above its range, keep only the last elements. If that fails too, the size is no cause."""
+    """For a size above its range, keep only the last elements. If that fails too, the size is not a cause."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()

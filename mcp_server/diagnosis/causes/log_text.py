@@ -160,7 +160,7 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
             line, text = facts.tail[-1]
             root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
         ours = run is not None and run.failure == "timeout" and root is not None and "limit" in root.fields
-        if root is not None and not ours:  # stacks that the hook prints at the limit of a run are no error
+        if root is not None and not ours:  # stacks that the hook prints at the limit of a run are not errors
             yield from _of_root(root, facts, source, case)
 
 
@@ -201,7 +201,7 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
 
 
 def _of_invalid_package(root: ErrorFact, case: DiagnosisState) -> str:
-    """Say that the package has another number of inputs than the text says. Empty if not, or if unknown."""
+    """Say that the package takes another number of inputs than the text says. Empty if not, or if unknown."""
     if root.family.id != "input_count" or case.package is None or not case.package.signature.known:
         return ""
     takes = len(case.package.signature.inputs)
@@ -222,7 +222,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     # The kernel that the text names, if any.
     kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
     place = next(iter(facts.locations), None)
-    # A rejection without a name is no proof of guilt.
+    # A rejection that names no component is no proof of guilt.
     unread = root.family.id == "input_count" and case.package is None
     shows = not several and case.workload is not None and not (invalid or unread)
     for category in admitted:
@@ -308,7 +308,7 @@ MOST_FOLDERS = 2000
 
 
 def folder_of_library(case: DiagnosisState) -> Path | None:
-    """The folder of a library that the loader does not find, if below that of the script or the run."""
+    """The folder of a library that the loader does not find, if it is below that of the script or the run."""
     names = {root.fields["library"] for _, root in case.own_roots if root.family.id == "library_missing"}
     if not names or not isinstance(case.workload, ScriptWorkload):
         return None
@@ -318,7 +318,7 @@ def folder_of_library(case: DiagnosisState) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _folder_with(names: frozenset[str], folders: tuple[Path, ...], _diagnosis: Clock) -> Path | None:
-    """Search once for each diagnosis, which its clock identifies: later, the files may be others."""
+    """Search once for each diagnosis (identified by its clock), because the files may change later."""
     walked = islice(chain.from_iterable(map(os.walk, folders)), MOST_FOLDERS)
     return next((Path(folder) for folder, _, files in walked if names.intersection(files)), None)
 

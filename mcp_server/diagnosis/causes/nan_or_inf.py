@@ -31,7 +31,8 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
 
-# Only logarithms compute minus infinity from finite values (0). Other operators write it, as in a mask.
+# Only logarithms compute minus infinity from finite values (0). Other operators only fill it in, as in a
+# mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator: log_softmax and logical operators have other characters around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
@@ -306,7 +307,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _nearer(case: DiagnosisState) -> str:
-    """Say how far both sides are from float64, if the package is nearer, which keeps values in float32."""
+    """Say how far both sides are from float64, if the package is nearer, as it keeps values in float32."""
     outputs = case.rounding.outputs if case.rounding is not None else []
     away = [(float(each.eager_error or 0.0), float(each.error or 0.0)) for each in outputs]
     eager, package = max(away, default=(0.0, 0.0))

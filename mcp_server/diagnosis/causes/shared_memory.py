@@ -33,7 +33,7 @@ def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
 
 
 def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
-    """Whether the package does not write the input, so that others did."""
+    """Whether another party wrote the input: the package does not write it."""
     return event.input not in written_inputs(case.view)
 
 

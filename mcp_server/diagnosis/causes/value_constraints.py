@@ -206,7 +206,7 @@ def _hidden(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _computed(division: Division, single: bool, error: Evidence, case: DiagnosisState) -> Suspect:
-    """A zero divisor that is no input element, but a constant or computed by the model."""
+    """A zero divisor that is not an input element, but a constant or computed by the model."""
     party, source = _party(division, case), division.sources[0] if division.plain else None
     guilty, lines, at = party, party.model_locations, division.launch.index
     known = case.package.constants if case.package is not None and not division.inputs else ()

@@ -296,7 +296,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     came_back = all(call.outcome == "ok" for call in capture.calls)
     if not came_back or plain.failure != "none":
         return
-    if own_code(case) or not case.equals_eager:  # the program runs it too: equal outputs do not clear it
+    if own_code(case) or not case.equals_eager:  # eager mode runs it too: equal outputs do not clear it
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     for suspect in log_text.detect_from_log(case):
@@ -373,7 +373,7 @@ def loaded_often(seen: Captured) -> tuple[list[CapturedLoad], str]:
 
 
 def _costs(suspect: Suspect, of: str, fix: str, fact: str = "", party: Component | None = None) -> Suspect:
-    """A failed check of time or memory, explained by `fact` of `party` unless this is empty."""
+    """A failed check of time or memory, explained by `fact` of `party` unless `fact` is empty."""
     why = f", and {fact}" if fact else "; the package matches its exported program"
     return replace(
         suspect,

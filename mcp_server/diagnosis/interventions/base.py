@@ -44,7 +44,7 @@ SHIPPED = KEEPING | {"permute", "flip", "sort", "divide", "reread"}  # changes t
 
 
 def known_only(source: str, key: str = "", package: str = "package") -> str:
-    """Code for the tensors of a dict that a package has, under their names or `key` of a name."""
+    """Code that takes from a dict the tensors that a package has. `key` is code for their names there."""
     name, found = ("key", f"(key := {key})") if key else ("name", "name")
     known = f"{found} in {package}.get_constant_fqns()"
     return f"{{{name}: value for name, value in {source}.items() if {known}}}"
@@ -200,7 +200,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """Describe NaN and infinities in each output, even if it is no failure. Empty if there are none."""
+        """Describe NaN and infinities in each output, even if it did not fail. Empty if there are none."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN value"), (output.inf, "infinite value"))

@@ -203,7 +203,7 @@ def _essence(text: str) -> str:
 
 
 NOT_MADE = Seen("not_made")
-MOST_PLACES = 8  # changed elements not at fault that are listed
+MOST_PLACES = 8  # listed elements that changed although they were not at fault
 
 
 @dataclass(frozen=True)
@@ -462,7 +462,7 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
         for place in range(pairs):
             plan += [Planned(f"as-is-{place}"), Planned(f"with-{place}", intervention)]
         made.add(await carry_out(context, call, plan, name="intervene-flaky"), pairs)
-        if made.still:  # by the change, or by memory that an unchanged call damaged
+        if made.still:  # because of the change, or of memory that an unchanged call damaged
             made.changed = await _alone(context, call, intervention, len(made.changed))
         if made.still or made.chance < MOST_CHANCE or time.monotonic() - began > BUDGET_S:
             break

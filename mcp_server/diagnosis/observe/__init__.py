@@ -63,7 +63,7 @@ class Observation(ABC):
         """How much of the open question it would answer (0-1). 0 if it cannot run or shows nothing."""
 
     def after_proof(self, _case: DiagnosisState) -> bool:
-        """Whether it may contribute once a cause is proven."""
+        """Whether this observation may contribute once a cause is proven."""
         return self.extra
 
     @abstractmethod

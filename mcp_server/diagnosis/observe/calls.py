@@ -33,7 +33,7 @@ from mcp_server.tools.fault_run import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
 SHARE = 0.45  # of the budget left, for a call: if it hangs, time must remain to find the place
-SHARE_OF_HANG = 0.6  # the same if the program hung: little else is still to be seen
+SHARE_OF_HANG = 0.6  # the same if the program hung: little else remains to be seen
 
 
 async def run_call(

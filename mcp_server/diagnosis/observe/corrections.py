@@ -73,7 +73,7 @@ class _KernelText:
         return [each for each in named if anywhere or each.lineno <= self.line <= (each.end_lineno or 0)]
 
     def value(self, node: ast.expr) -> ast.expr:
-        """The last assignment to a name before the node. The node itself if it is no name."""
+        """The last assignment to a name before the node. The node itself if it is not a name."""
         before = [
             each
             for each in ast.walk(self.function)
@@ -114,7 +114,7 @@ class _KernelText:
 
 
 def _wrapped(kernel: ast.expr) -> set[str]:
-    """The name of what is launched, which `wrap_triton` may have got."""
+    """The name of the launched kernel, perhaps one that was passed to `wrap_triton`."""
     return {ast.unparse(each) for each in (kernel, *(kernel.args if isinstance(kernel, ast.Call) else ()))}
 
 
@@ -210,7 +210,7 @@ def _wide(kernel: _KernelText) -> _Edits:
 
 
 def _variable(node: ast.expr, passed: set[str]) -> ast.expr:
-    """The first operand that is no argument of the kernel (which may be a Python number, without `.to`)."""
+    """The first operand that is not a kernel argument. Arguments may be Python numbers, which lack `.to`."""
     while isinstance(node, ast.BinOp):
         node = node.right if _names(node.left) <= passed else node.left
     return node
@@ -291,11 +291,11 @@ CORRECTIONS: dict[str, Callable[[_KernelText], _Edits]] = {
     "unset": _zeroed,
 }
 SHOWN = ("tuned", "past_end", "unmasked")  # found by text alone, so they may be intended
-AT_LAUNCH = ("short_grid", "strides")  # likewise, where the kernel is launched
+AT_LAUNCH = ("short_grid", "strides")  # the same, found where the kernel is launched
 
 
 def shown(text: str, function: str) -> list[Mistake]:
-    """List mistakes that a kernel's text alone shows, also in its decorators."""
+    """List mistakes that a kernel's text alone shows, including mistakes in its decorators."""
     parsed = _function(text, function)
     if parsed is None:
         return []
@@ -387,7 +387,7 @@ def single_threaded(text: str) -> str:
 
 
 def _blocks(text: str, manager: str) -> list[tuple[ast.With, str]]:
-    """List the `with torch.cuda.stream(s):` blocks of a text, or of another manager, with the text of `s`."""
+    """List the blocks of a text in `with torch.cuda.stream(s):` or another manager, with the text of `s`."""
     entered = [(block, item.context_expr) for block in _nodes(text, ast.With) for item in block.items]
     return [
         (block, ast.unparse(call.args[0]))

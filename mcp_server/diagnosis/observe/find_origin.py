@@ -148,7 +148,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
 
 
 def _missed(case: DiagnosisState) -> list[Fault]:
-    """The access, at a loaded index, that a memory checker saw outside its tensor."""
+    """The access with a loaded index that a memory checker saw outside its tensor."""
     seen = case.located.fault if case.located is not None else None
     if seen is None or seen.launch is None or seen.missed is None:
         return []
@@ -331,7 +331,7 @@ def _all_good(leaf: Leaf, condition: Condition) -> Intervention | None:
     if above:
         change = Change("elements", leaf.input, high=good, where=Where(above=good))
     part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} replaced by {good}"
-    if isinstance(good, float) and good:  # the float next to a bad one is no readable number
+    if isinstance(good, float) and good:  # the float next to a bad one is not a readable number
         valid = f"below {condition.low:g}" if above else f"above {condition.high:g}"
         part = f"the elements of {leaf.name} that are not {valid} replaced by the nearest number {valid}"
     return replace(changed(leaf, change), what=f"the call with {part}", smallest=True)

@@ -72,7 +72,7 @@ class FillHostMemory(
 async def _host_again(
     case: DiagnosisState, context: Context, name: str, env: Mapping[str, str], *, keep_freed: bool = False
 ) -> tuple[Finished, list[Recording]]:
-    """How the host ended with these variables, and its recordings."""
+    """Run the host again with these variables. Return how it ended, and its recordings."""
     workload, script = case.workload, case.script_run
     assert isinstance(workload, ScriptWorkload | CommandWorkload) and script is not None
     folder = f"{FOLDER}-{name}"

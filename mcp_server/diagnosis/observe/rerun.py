@@ -137,7 +137,7 @@ def _files_of_script(case: DiagnosisState) -> list[Path]:
         return []
     found = [case.workload.script.resolve()]
     beside = {path.stem: path for path in sorted(found[0].parent.glob("*.py"))[:MOST_FILES]}
-    for path in found:  # which grows
+    for path in found:  # the loop appends to `found`
         named = beside.keys() & set(re.findall(r"\w+", text_of(path)))
         found += [beside[name] for name in sorted(named) if beside[name] not in found]
     return found
@@ -149,7 +149,7 @@ def _of_streams(case: DiagnosisState) -> bool:
 
 
 def _corrected(case: DiagnosisState) -> Iterator[tuple[Path, str, str, str]]:
-    """File, kind, text and corrected text of what may cure the program, given how it failed.
+    """File, kind, text and corrected text of each change that may cure the program, given how it failed.
 
     `doubted`: its own check failed, although the call alone does what the exported program does.
     """
@@ -345,7 +345,7 @@ async def _run_with(
 
 @contextlib.contextmanager
 def _without_packages(case: DiagnosisState, context: Context) -> Iterator[None]:
-    """Move packages aside that the captured run wrote, as the program may compile only if there is none."""
+    """Move packages aside that the captured run wrote, as the program may compile only if none exists."""
     own = case.capture is not None and not case.capture.finished.reused
     files = [each.path for each in case.captured.overwritings if own]
     written = {path for path in files if path.is_file()}

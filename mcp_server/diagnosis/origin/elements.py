@@ -1,4 +1,4 @@
-"""Finds the elements of inputs and constants from which a value was computed, also by an operator.
+"""Finds the elements of inputs and constants from which a value was computed, even by an operator.
 
 Operators outside the generated code have no expression. For some of them it is known which elements a result
 depends on, and launch probes saved these. A sum that overflowed its type is computed again in double
@@ -32,8 +32,9 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.parts import elements, parts, uncast
 from mcp_server.package.terms.term import Apply, Element, Fold
 
-# POINTWISE operators look up each element. The numbers: which tensor has the values, which the boundaries.
-# A result of RUNNING depends on all elements up to its place, one of PRODUCTS on a row and a column.
+# POINTWISE operators look up each element. The numbers say which tensor has the values and which the
+# boundaries. A result of RUNNING depends on all elements up to its place, one of PRODUCTS on a row and a
+# column.
 POINTWISE = {"bucketize": (0, 1), "searchsorted": (1, 0)}
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -189,7 +190,7 @@ def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
 
 
 def zeros_behind(walker: Walker, start: Computed | Place) -> list[Leaf]:
-    """Given elements that are 0, and from which a value is 0. Empty if they are unknown.
+    """Input elements and constants that are 0 and make a value 0. Empty if they are unknown.
 
     A product is 0 by one factor, a constant before an input; a sum of zeros by all of its parts.
     """

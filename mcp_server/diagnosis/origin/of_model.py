@@ -244,7 +244,7 @@ _WHOLE = frozenset({"add", "sub", "mul"})
 
 
 def wrapped(expression: Expression) -> tuple[Apply, str] | None:
-    """The sum or product of integers that does not fit its type, also in words. None if all fit."""
+    """The sum or product of integers that does not fit its type, and the same in words. None if all fit."""
     evaluator = expression.evaluator()
     for each in parts(expression.term):
         if not isinstance(each, Apply) or each.op not in _WHOLE or not each.dtype.startswith("int"):

@@ -152,7 +152,7 @@ class Walker:
         return self.value_at(Produced(place.launch, place.argument, place.offset))
 
     def value_at(self, place: Place | Produced | Computed) -> Scalar | None:
-        """The value that a launch reads at a `Place`, computes, or left there (`Produced`)."""
+        """The value that a launch reads (`Place`), computes (`Computed`) or left in memory (`Produced`)."""
         if isinstance(place, Computed):
             return value_of(place.term, place.evaluator)
         when: Phase = "after" if isinstance(place, Produced) else "before"
@@ -244,7 +244,7 @@ class Walker:
         """The element that an operator read and that may have become its result.
 
         For an operator that computes, only NaN and infinities are followed, NaN first. Of equal elements, the
-        one whose index has most in common with the index of the result is taken.
+        one whose index has the most in common with that of the result is taken.
         """
         launch, value = produced.launch, self.value_at(produced)
         carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")

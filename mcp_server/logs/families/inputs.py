@@ -162,7 +162,8 @@ TABLE.cause(
 TABLE.cause(
     "cpu_index_assert",
     (
-        # The bound ends with the line, or at a space if words follow. An index that is never < 0 has one only.
+        # The bound ends with the line, or at a space if words follow. An index that is never negative has
+        # only an upper bound.
         r"index out of bounds: (?:(?P<lower>\S{1,80}) <= )?(?P<index>\w+) < "
         r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
         r"index out of bounds: (?:(?P<lower>\S{1,80}) <= )?(?P<index>\w+) < "

@@ -140,7 +140,7 @@ class Axes:
     # Loops.
 
     def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
-        """Extend `place` by the loops of `ranges`. Raise `NotRead` if a loop bound is no sum of sizes."""
+        """Extend `place` by the loops of `ranges`. Raise `NotRead` if a loop bound is not a sum of sizes."""
         inside = dict(place)
         for each in ranges:
             start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)

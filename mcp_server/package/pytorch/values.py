@@ -483,7 +483,7 @@ class Values(Operators):
             self._sums[spread.text] = (variance, product(axis.size for axis in there))
             return spread
         if kind == "prod":
-            for dim in sorted(dims):  # negative: those to the right keep their numbers
+            for dim in sorted(dims):  # they are negative: dimensions to the right keep their numbers
                 text = f"{text}.prod({dim})"
             return self.cast(Value(text, left, value.dtype), dtype)
         if kind in ("argmax", "argmin"):

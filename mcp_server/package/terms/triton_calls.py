@@ -351,7 +351,7 @@ class Functions(Reader):
 
 
 def ceiling(total: Term, step: Term) -> Term:
-    """Divide rounding up: minus the floor division of the negated value."""
+    """Divide, rounding up: minus the floor division of the negated value."""
     return operator("neg", (operator("floordiv", (operator("neg", (total,)), step)),))
 
 

@@ -1,6 +1,6 @@
 """Integers over sizes, loops and elements: sums of products, exact if the sizes are positive.
 
-A quotient or remainder that is no such sum counts as one factor, `(s77 // 16)`.
+A quotient or remainder that is not such a sum counts as one factor, `(s77 // 16)`.
 """
 
 from __future__ import annotations

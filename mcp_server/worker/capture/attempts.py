@@ -323,7 +323,7 @@ def _references(failing: Failing, state: State) -> Iterator[tuple[str, list[torc
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    """List the tensors and numbers of a result, also in dataclasses that are not registered with torch."""
+    """List the tensors and numbers of a result, even in dataclasses that are not registered with torch."""
     found: list[torch.Tensor] = []
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, (torch.Tensor, int, float)):

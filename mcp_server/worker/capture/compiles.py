@@ -391,7 +391,7 @@ class Compiles:
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines, advice=told)
 
     def _trying(self, step: str) -> None:
-        self.thread.inside = True  # from now on, the hook compiles and not the program
+        self.thread.inside = True  # from now on, the hook compiles, not the program
         self.journal.event("attempting", step=step)
 
     def tell_narrowed(self, shapes: list[Any]) -> None:

@@ -58,7 +58,7 @@ class Hook:
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
             """Handle an uncaught exception before it is printed as usual."""
-            faulthandler.cancel_dump_traceback_later()  # what the hook does now is no hang
+            faulthandler.cancel_dump_traceback_later()  # what the hook does now is not a hang
             safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 

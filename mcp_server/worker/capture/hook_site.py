@@ -122,7 +122,8 @@ def read_changed(file: str, changed: str) -> None:
             return spec if name == "__main__" else None
 
     def importer(path: str) -> Any:
-        # Python asks for an importer of the script's path. If there is one, it runs its `__main__`.
+        # Python asks for an importer of the script's path. If there is one, Python runs the importer's
+        # `__main__`.
         if os.path.realpath(path) != real:
             raise ImportError(path)
         return Script

@@ -80,7 +80,7 @@ class Outputs:
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
     def places_of(self, tensors: Iterable[torch.Tensor], call: int) -> list[int]:
-        """The positions of these tensors among the outputs of a call. Empty if any is no output."""
+        """The positions of these tensors among the outputs of a call. Empty if any is not an output."""
         outputs = [(place, output()) for of, place, output in list(self.known) if of == call]
         known = {_memory(tensor): place for place, tensor in outputs if tensor is not None}
         found = [known.get(_memory(tensor), -1) for tensor in tensors]

@@ -49,8 +49,8 @@ Made = Callable[[Node, Context], Block]
 class Rewrite:
     """`made` returns what replaces a statement and all after it in its block. None if the row does not fit.
 
-    `text` occurs in the error; `changes` says what the user should know about the new form. `exact`:
-    the changed model returns the same as before also for other values of the inputs.
+    `text` occurs in the error; `changes` says what the user should know about the new form. `exact`: the
+    changed model returns the same as before, even for other values of the inputs.
     """
 
     name: str
@@ -170,7 +170,7 @@ def joined_by(operator: Any, parts: Iterable[Node]) -> Node:
 
 
 class Unconverted(ast.NodeTransformer):
-    """Rewrites a test with tensors, also of sizes and `numbers`: drops `.item()`, writes `and` as `&`."""
+    """Rewrites a test with tensors, sizes or `numbers`: drops `.item()`, writes `and` as `&`."""
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = numbers
@@ -299,7 +299,7 @@ def assigned(node: Node) -> str | None:
 
 
 def values_of(node: Node) -> list[Any]:
-    """List the variables that a statement assigns, also of `h, c = ...`, with their values."""
+    """List the variables that a statement assigns, with their values, even for `h, c = ...`."""
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     names = [each.id for each in getattr(target, "elts", ()) if isinstance(each, ast.Name)]
     if names and len(names) == len(target.elts):  # type: ignore[union-attr]
@@ -870,7 +870,7 @@ class InTorch(ast.NodeTransformer):
         owner, _, name = ast.unparse(node.func).rpartition(".")
         names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         if names <= {*NUMPY, "math", "self", "torch"} or (owner in NUMPY and not node.args):
-            return node  # a constant, or called with keywords alone, which torch names otherwise
+            return node  # a constant, or a call with only keywords, which torch names otherwise
         self.generic_visit(node)
         of_size = owner in NUMPY and is_size(node.args[0])
         if owner in NUMPY and name in LIMITS and isinstance(node.args[1], ast.Constant):

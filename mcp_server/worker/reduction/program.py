@@ -269,7 +269,7 @@ class Cutter:
 
 
 def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
-    """List operators that are not torch's, also in submodules, with the node that calls or passes each."""
+    """List operators that are not torch's, even in submodules, with the node that calls or passes each."""
     graphs = [found.graph, *(module.graph for module in found.submodules.values())]
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
     pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
