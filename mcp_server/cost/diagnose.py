@@ -71,7 +71,7 @@ async def diagnose_build(
     if first is None:
         return _unended(context, build, loops, rewritten)
     evidence = [*_parts_of(first), *_nodes_of(lines)]
-    changes = [*rewritten, *_changes(first, configs, empty_cache)]
+    changes = [*rewritten, *_changes(first, configs, build.cache if empty_cache else None)]
     for change in changes:
         build.cut = context.cost.clock.left_s < 2 * first.seconds
         win = await build.without(first, configs, change) if not build.cut else None
@@ -120,8 +120,11 @@ class _Change:
         return Fix(text=self.lever.fix, after=self.lever.code)
 
 
-def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -> list[_Change]:
-    """List the changes that omit at least a fifth of the build, the largest first."""
+def _changes(first: BuildTimed, configs: dict[str, object], cache: str | None) -> list[_Change]:
+    """List the changes that omit at least a fifth of the build, the largest first.
+
+    `cache`: the cache that the first build filled, if the user's builds begin with an empty one.
+    """
     tuned = [name for name in TUNING if configs.get(name)]
     rows = []
     if tuned:
@@ -139,20 +142,19 @@ def _changes(first: BuildTimed, configs: dict[str, object], empty_cache: bool) -
         )
         rows.append((first.tuning, change))
     change = _Change(
-        Component(kind="environment", name=ISA_OK),
-        "the build compiles tests of the processor",
-        f"With an empty cache, tests of the vector instructions take {told(first.testing)}.",
+        Component(kind="environment", name=CACHE),
+        "each build starts with an empty cache",
+        f"{CACHE} is an empty folder at first: tests of the processor alone take {told(first.testing)}.",
         Lever(
-            f"with {ISA_OK}=1",
-            f"keep {CACHE} from one build to the next, or set {ISA_OK}=1 where the compiler is known to work",
-            f"{ISA_OK}=1",
-            "the instructions are no longer tested",
+            "with the cache of the build before",
+            f"set {CACHE} to a folder that stays, or leave it out",
+            f"{CACHE}=/path/of/a/folder/that/stays",
         ),
         configs,
-        {ISA_OK: "1"},
+        {CACHE: cache or ""},
     )
-    if empty_cache:
-        rows.append((first.testing, change))
+    if cache is not None:  # its tests and headers; of the rest, only a build shows what it saves
+        rows.append((max(first.testing, LEAST_SHARE * first.seconds), change))
     rows.sort(key=lambda each: -each[0])
     return [change for seconds, change in rows if seconds >= LEAST_SHARE * first.seconds]
 
@@ -168,6 +170,7 @@ class _Build:
         self.context, self.program, self.workload = context, program, workload
         self.lines: list[TracedLine] = []
         self.cut = False  # whether a build did not end in time
+        self.cache = ""  # of the first build
 
     async def timed(
         self, configs: dict[str, object], env: Mapping[str, str] | None = None, program: Path | None = None
@@ -181,6 +184,7 @@ class _Build:
             "extra_imports": self.imports,
         }
         around = {CACHE: str(folder / "cache"), **(env or {})}
+        self.cache = self.cache or around[CACHE]
         unset = () if ISA_OK in around else (ISA_OK,)
         run = await self.context.worker(
             "time_build", request, env=around, unset=unset, workload=self.workload
@@ -257,8 +261,7 @@ def _unrolled(
         "call it in a loop",
         before=line.code,
     )
-    unproven = "to test this, the model itself would have to be changed."
-    fix = next(iter(rewrites), advice)
+    fix, unproven = next(iter(rewrites), advice), "no build with a changed loop was timed."
     return loss(headline, f"{took} {why}", party, fix, context.cost.cost(), evidence, unproven)
 
 
@@ -574,9 +577,7 @@ def _of_loads(
         summary = f"The program loads one package {len(loads)} times: {told(again)} after the first load. "
         party = Component(kind="script", name=loads[-1].package.name, model_locations=loads[-1].stack[:1])
         words = ("the package is loaded several times", summary + f"{said}.", party, Fix(text=LOAD_ONCE))
-        found.append(
-            (again, loss(*words, cost, (), "to test this, the program itself would have to be changed."))
-        )
+        found.append((again, loss(*words, cost, (), OF_PROGRAM)))
     if not found:
         return no_loss(f"{said}. No change saves {told(LEAST_TEST_S)} or more in each process.{most}", cost)
     found.sort(key=lambda each: -each[0])

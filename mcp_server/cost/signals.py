@@ -112,6 +112,7 @@ MANY = 48  # launches of one operator: so many are worth combining into one
 _NO_VECTORS = "INVALID_VEC_ISA"
 _SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
 _PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
+_SMALL = re.compile(_PRODUCTS.pattern + r"|convolution")
 _BATCHED = re.compile(r"_(?:bmm|baddbmm)(?:_|$)")
 _ONE_HOT = re.compile(r"_(?:one_hot|arange_eq|scatter)(?:_|$)")
 _FUSED = re.compile(r"(?<=_)[a-z]+(?=_)")  # operators in a kernel's name: cpp_fused_clone_permute_0
@@ -366,9 +367,9 @@ SIGNALS = (
     Signal(
         "many small products",
         "many small launches for one operation",
-        _called(_PRODUCTS, MANY),
-        "do the work of the loop for all elements at once: stack the weights, and multiply in one batch",
-        "torch.bmm(x, torch.stack(weights))",
+        _called(_SMALL, MANY),
+        "do all passes at once: stack the weights, and multiply in one batch, or convolve in groups",
+        "torch.bmm(x, torch.stack(weights))  # or conv1d(x, torch.stack(weights), groups=n)",
         share=0.4,
     ),
 )

@@ -28,7 +28,7 @@ TABLE.error(
     guide=SHAPES_GUIDE,
     stage="export",
     names=(Naming("dimension {dim}", "{value}", kind="script"), Naming("dimension {dims}", kind="script")),
-    fix="compute what depends on the size without comparing it: the model then takes all sizes",
+    fix="declare only sizes that the model takes (min, max, or a multiple: 8 * Dim), or change the line",
 )
 TABLE.error(
     "data_dependent",

@@ -15,6 +15,7 @@ from functools import partial, reduce
 from typing import Any, Callable, Iterable, Optional
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 Node = Any  # a statement or an expression
 VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
@@ -706,15 +707,13 @@ def own_size(node: Node, context: Context) -> Node | None:
     """Rewrite `x.view(8, -1)` or `torch.zeros(8, 4)` with the input's size in place of the batch size 8."""
     if not calls_method(node, *_SHAPED) or not node.args or not context.parameters:
         return None
-    whole = isinstance(node.args[0], (ast.Tuple, ast.List))
-    sizes = node.args[0].elts if whole else node.args
+    new = copy.deepcopy(node)
+    sizes = getattr(new.args[0], "elts", new.args)
     if not any(type(value) is int and value > 1 for value in context.values(sizes[0] if sizes else None)):
         return None
     owner = node.func.value
     named = isinstance(owner, ast.Name) and owner.id != "torch"
-    batch = parsed("X.shape[0]", X=owner if named else parsed(context.parameters[0]))
-    new = copy.deepcopy(node)
-    (new.args[0].elts if whole else new.args)[0] = batch
+    sizes[0] = parsed("X.shape[0]", X=owner if named else parsed(context.parameters[0]))
     return new
 
 
@@ -740,10 +739,8 @@ def no_numbers(statement: Node, context: Context) -> Block:
 
 def is_text(node: Node, context: Context) -> bool:
     """Whether this is a text or a list of texts."""
-    parts = getattr(node, "elts", [node])
-    values = [value for each in parts for value in context.values(each)]
-    held = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
-    return isinstance(node, ast.JoinedStr) or any(isinstance(part, str) for part in held)
+    values = [context.values(each) for each in getattr(node, "elts", [node])]
+    return isinstance(node, ast.JoinedStr) or any(isinstance(each, str) for each in tree_leaves(values))
 
 
 def of_parts(node: Node, context: Context) -> Node | None:
