@@ -98,7 +98,7 @@ def main_fields(verdict: Verdict) -> dict[str, Any]:
     Some clients show a model only this JSON, not the text, so every field costs tokens.
     """
     experiment = ("intervention",) if verdict.confirmed is not None else ()
-    facts = {_TIMES.sub("", each.fact): each for each in reversed(verdict.evidence)}  # the first of each
+    facts = {_TIMES.sub("", each.fact): each for each in reversed(verdict.evidence)}  # one of equal facts
     kept: dict[str, Any] = {
         "decisions": [],
         "next_steps": [as_listed(step) for step in verdict.next_steps],

@@ -19,11 +19,11 @@ class Exit(IntEnum):
 
 
 OF_OUTCOME = {
-    # a verdict
+    # outcomes of a verdict
     "no_fault": Exit.OK,
     "fault": Exit.FAULT,
     "inconclusive": Exit.INCONCLUSIVE,
-    # compare-with-eager
+    # outcomes of compare-with-eager
     "agrees": Exit.OK,
     "differs": Exit.FAULT,
     # try-fix: how the call ends with the change
@@ -34,7 +34,7 @@ OF_OUTCOME = {
     "same": Exit.FAULT,
     "no_failure": Exit.INCONCLUSIVE,
     "not_applicable": Exit.INCONCLUSIVE,
-    # decompile
+    # outcomes of decompile
     "written": Exit.OK,
     "program_failed": Exit.FAULT,
     "package_failed": Exit.FAULT,

@@ -102,7 +102,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
             yield received
     finally:
         ignored = [number for number in handled if received and number != signal.SIGINT]
-        signal.pthread_sigmask(signal.SIG_BLOCK, ignored)  # as removing a handler restores the default
+        signal.pthread_sigmask(signal.SIG_BLOCK, ignored)  # since removing a handler restores the default
         for number in handled:
             loop.remove_signal_handler(number)
         for number in ignored:

@@ -338,7 +338,7 @@ async def _largest_cost(
 async def _cost_of_build(
     context: Context, workload: Workload | None, subject: _Subject, budget_s: float
 ) -> Verdict:
-    """What makes the build slow, with a step that continues unless the answer is settled."""
+    """The verdict on a slow build, with a next step unless the answer is settled."""
     if subject.program is None or workload is None:
         what = "timing a build needs a program to build, and none was found"
         allowed = f"{argument('exported')}, or a script that exports and compiles the model"
@@ -414,7 +414,7 @@ COMPILE_ONCE = (
 
 
 def _compiled_again(seen: Capture) -> tuple[str, ModelLocation] | None:
-    """The times in words, and the line that compiled several times, if the calls took less time."""
+    """The compile times in words, and the line that compiled several times. None if the calls took longer."""
     lines = [each.location for each in seen.compiles if each.location is not None]
     line = max(lines, key=lines.count, default=None)
     took = sum(each.seconds or 0.0 for each in seen.compiles if each.location == line)

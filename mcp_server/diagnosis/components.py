@@ -51,7 +51,7 @@ def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation
     return next((lines for number in launches if (lines := launch_lines(number, case, 2))), [])
 
 
-TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # torch's own
+TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # torch's namespaces
 _LONGEST = 4 << 20  # bytes of a file that is searched
 
 

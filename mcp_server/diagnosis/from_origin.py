@@ -32,7 +32,7 @@ TOO_LARGE = "compute this result in a wider type, such as float32, or scale its 
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
-    """`suspect` with the origin of the bad value seen in launch `fault_launch`. Unchanged if it has none."""
+    """`suspect` with the origin of the bad value seen in launch `fault_launch`. Unchanged if unknown."""
     origin = case.origin
     if origin is None or fault_launch is None:
         return suspect
@@ -360,7 +360,7 @@ def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> F
 
 
 def _limit_at_0(origin: Origin, guilty: Component) -> Fix | None:
-    """The line with `torch.xlogy`, if it multiplies 0 by the logarithm of 0. None otherwise."""
+    """The model line with `torch.xlogy`, if the line multiplied 0 by the logarithm of 0. None otherwise."""
     op = origin.operation.op if origin.operation is not None else ""
     found = [rewriting.idiom_of(line.code, op, origin.explanation) for line in guilty.model_locations]
     right = [each for each in found if each is not None and "torch.xlogy" in each.after]

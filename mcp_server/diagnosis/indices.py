@@ -122,7 +122,7 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
-    """The allowed range of an element in this call, ends included. None if it is not known."""
+    """The allowed range of an element in this call, ends included. None if unknown."""
     sizes = scalar_values(candidate.launch, case.sizes)
     return source.allowed.numbers(sizes) if source.allowed is not None else None
 

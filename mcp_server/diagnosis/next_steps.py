@@ -297,7 +297,7 @@ def no_torch(case: DiagnosisState) -> bool:
 
 
 def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
-    """The same diagnosis, with a placeholder for the argument that was rejected. Empty if it is unknown."""
+    """The same diagnosis, with a placeholder for the argument that was rejected. Empty if unknown."""
     values = {str(problem.value) for problem in case.refused if problem.value is not None}
     named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
     if not named and case.workload is not None and case.workload.python is None:

@@ -90,7 +90,7 @@ class DiagnosisState(CallSeen):
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     cut_short: list[str] = field(default_factory=list)  # steps ended or skipped for lack of budget
-    stopped: bool = False  # by the user, before the end
+    stopped: bool = False  # whether the user stopped it
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     put_back: list[str] = field(default_factory=list)  # what happened to files that the program overwrote

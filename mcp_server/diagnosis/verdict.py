@@ -362,7 +362,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def another_failure(suspect: Suspect, case: DiagnosisState) -> Trial | None:
-    """The trial that removed this cause and left another failure. None if there is none."""
+    """The trial that removed this cause and left another failure, or None."""
     return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.CHANGED), None)
 
 

@@ -122,7 +122,7 @@ class Job:
                     self.state = self.state_as("finished", self.result)
                 except anyio.get_cancelled_exc_class():
                     raise
-                except BaseException as error:  # also SystemExit: the server and its other jobs continue
+                except BaseException as error:  # even SystemExit: the server and its other jobs continue
                     self.state = self.state_as("failed", problem=self._problem(innermost(error)))
         finally:
             stopped = Problem(what="the job was stopped")

@@ -424,7 +424,7 @@ class Captured(Record):
 
 
 R = TypeVar("R", bound=JournalRecord)
-Facts = Mapping[str, object]  # the records above check them
+Facts = Mapping[str, object]  # checked by the records above
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ class _NativeReader:
     def feed(self, line: str) -> None:
         frame = _read_frame(line)
         if frame is not None and self._open is not None:
-            if not self._in_allocation:  # otherwise the frame is of the stack that allocated the block
+            if not self._in_allocation:  # otherwise the frame belongs to the stack of the allocation
                 self._open = _with_frame(self._open, frame)
         elif frame is not None:
             if "#0" in line[:14] and not self.backtrace:

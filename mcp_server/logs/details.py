@@ -48,7 +48,7 @@ def _required(parsed: Any) -> set[str]:
                 run = {text + chr(letter) for text in run for letter in letters}
             elif kind is sre.SUBPATTERN:
                 visit(value[-1])
-            elif kind not in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):  # these match no text
+            elif kind not in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):  # the others match no text
                 found.append(run)
                 run = {""}
                 if kind is sre.BRANCH:

@@ -233,7 +233,7 @@ def read_log_file(path: Path) -> LogFacts:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yield the lines that a log file has now. A carriage return also ends a line, and so do 64 KiB."""
+    """Yield the lines that a log file has now. A line also ends at a carriage return, or after 64 KiB."""
     with open_log(path) as file:
         left = os.fstat(file.fileno()).st_size
         while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):

@@ -18,7 +18,7 @@ from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.view import PackageView
 
 _SHOWN = 16
-_NO_ADDRESS = ("race", "barrier")  # they concern several threads, not one address outside an argument
+_NO_ADDRESS = ("race", "barrier")  # these concern several threads, not one address
 _ENDED_THERE = ("fault", "died", "threw")
 
 

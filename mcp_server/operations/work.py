@@ -35,7 +35,7 @@ class Asked(BaseModel):
 
     operation: str
     base: Path
-    arguments: dict[str, Any]  # as JSON; the operation's model checks them again
+    arguments: dict[str, Any]  # JSON, which the operation's model checks again
 
 
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:

@@ -243,7 +243,7 @@ def launcher() -> tuple[str, ...]:
     return words
 
 
-MOST_NAMES = 1000  # names of a folder that a misspelt one is compared with
+MOST_NAMES = 1000  # names in a folder to compare with a misspelt name
 
 _KINDS_OF_FILE = {
     stat.S_IFIFO: "a pipe",

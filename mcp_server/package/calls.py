@@ -142,7 +142,7 @@ class Scope(Body):
         return "scalar" if target in self.scalars else "unknown"
 
     def tensor(self, span: Span) -> str | None:
-        """The tensor variable at `span`. None if there is none."""
+        """The tensor variable at `span`, or None."""
         return self.argument(0, span, "", "read")[0].target
 
     def problem(self, what: str, line: int, text: str = "") -> None:

@@ -196,7 +196,7 @@ def read_stack(text: str) -> tuple[Frame, ...]:
 
 
 def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
-    """The innermost line of the user's own code. None if there is none."""
+    """The innermost line of the user's own code, or None."""
     own = [frame for frame in stack if frame.user]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 

@@ -182,7 +182,7 @@ class Directory:
 
 
 def end_of(path: Path) -> int | None:
-    """The offset of an archive's last end record. None if there is none."""
+    """The offset of an archive's last end record, or None."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _END.size - _LONGEST_COMMENT)

@@ -133,7 +133,7 @@ def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
 
 
 def _narrow(term: Term) -> Apply | None:
-    """The largest part of a term that is narrow integer arithmetic. None if there is none."""
+    """The largest part of a term that is narrow integer arithmetic, or None."""
     every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
     narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
     return max(narrow, key=lambda each: len(say(each)), default=None)

@@ -156,7 +156,7 @@ class Signature:
     known: bool = True
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
-        """The symbol that is read from the size of input `name` at `dim`. None if there is none."""
+        """The symbol that is read from the size of input `name` at `dim`, or None."""
         read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
         return next(read, None)
 

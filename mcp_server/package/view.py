@@ -100,7 +100,7 @@ class PackageView:
         return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
-        """The launch with this number. None if there is none."""
+        """The launch with this number, or None."""
         launches = self.wrapper.launches
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 

@@ -18,7 +18,7 @@ from mcp_server.package.terms.translate import operation_of
 from mcp_server.package.terms.triton_calls import parsed
 
 _VALUE = re.compile(r"^\s*(?:const\s+)?(?:auto|float|double)\s+\w+ = (?P<value>[^;]+);$", re.M)
-_TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # float32: steps up from 0 and down from 1
+_TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # float32: the smallest steps up from 0, down from 1
 
 HELPERS = (
     "template <typename T> inline T aoti_debug_nonzero(T x) { "

@@ -196,7 +196,7 @@ class ModelBuild:
         key = digest_values(["support", made, stamp, digests])
 
         async def build(work: Path) -> None:
-            # One after the other: the wrapper compiles at the same time, and there is often no third core.
+            # Compile one after the other: the wrapper compiles meanwhile, and there is often no third core.
             for source, argv in made.items():
                 await compile_or_raise(tools.context, argv, work, f"compile-{Path(source).stem}", tools.env)
             (work / MANIFEST).write_text(json.dumps({"objects": list(OBJECTS)}))

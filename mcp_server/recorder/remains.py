@@ -84,7 +84,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
         place = mapping_at(address, maps)
         if place is None or FOREIGN.search(place.path) or place.path.endswith(" (deleted)"):
             continue
-        offset = address - place.start + place.offset - 1  # in the call, not after it
+        offset = address - place.start + place.offset - 1  # inside the call, not after it
         found = line_at(Path(place.path), offset)
         if found is not None and SYSTEM.search(found.file):  # inlined from a system header
             found = line_at(Path(place.path), offset, SOURCES)

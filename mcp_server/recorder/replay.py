@@ -58,7 +58,7 @@ KNOWN_DTYPES = frozenset(DTYPES.values())
 MOST_LAST = 32  # last calls on a device to look at: they return before their kernels ran
 MOST_READ = 8  # newest recordings of a folder that are read
 MOST_REPLAYED = 8  # candidates to replay
-MOST_OPEN = 64  # the same if a thread without a call died, such as an OpenMP worker: any open call may be it
+MOST_OPEN = 64  # the same if a thread without a call died (an OpenMP worker): any open call may be to blame
 REPLAY_S = 120.0
 
 
@@ -243,7 +243,7 @@ class TakenCall:
     number: CallNumber | None  # None if the recording does not number its calls
     lines: list[ModelLocation]
     facts: list[str]
-    updates: int = 0  # of the weights, before the call or while it ran
+    updates: int = 0  # updates of the weights, before the call or while it ran
     weights: CapturedUpdate | None = None  # given by the updates, if all values were kept
     open: str = ""  # why it proves little that the repeated call returns
     site: CrashSite | None = None

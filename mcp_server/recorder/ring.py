@@ -61,7 +61,7 @@ class Bytes:
 class RecordedInput:
     """One input of a recorded call. `bytes` locates its memory, from its first element to its last.
 
-    `kept` says when they were copied. If `at failure`, the call may have changed the input in place.
+    `kept` says when the bytes were copied. If `at failure`, the call may have changed the input in place.
     """
 
     dtype: str
@@ -130,8 +130,8 @@ class Change:
 class RecordedWeights:
     """One update of a model's weights. `number` counts updates and swaps.
 
-    `inactive`: it went to the buffer that was not in use then. `side` is the buffer, 0 or 1. `stack` has the
-    return addresses of the update.
+    `inactive`: the weights went to the buffer that was not in use then. `side` is the buffer, 0 or 1. `stack`
+    has the return addresses of the update.
     """
 
     number: int

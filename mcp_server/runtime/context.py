@@ -335,7 +335,7 @@ class Context:
             device = await anyio.to_thread.run_sync(device_of, request)
             gpus = gpus_of(device, int(str(request.get("device_index", -1))))
         own = {}
-        # Only for loads: a compile keeps its cache in the user's temporary folder, for later compiles.
+        # Only loads: a compile keeps its cache in the user's temporary folder, for later compiles.
         if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
             own["temporary"] = str(self.temporary())
         asked = directory / "request.json"

@@ -190,7 +190,7 @@ class Search:
             if decision.kind == "decomposition" and not names & self.operators:
                 continue
             if decision.kind == "lowering" and decision.op.startswith("prims."):
-                continue  # these have no eager form to fall back to
+                continue  # prims have no eager form to fall back to
             self.listed[cast(Kind, decision.kind)][decision.key] = decision
 
     @property

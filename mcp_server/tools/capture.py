@@ -27,7 +27,7 @@ CHANGED = "AOTI_DEBUG_CHANGED"  # names a file, and the file to run in its place
 # A call that takes this long, and far longer than earlier calls, is assumed to hang.
 STALLED_S = 45.0
 
-TAIL_BYTES = 4000  # of a script's standard error
+TAIL_BYTES = 4000  # bytes of a script's standard error
 
 # Options of Python that exclude PYTHONPATH or `site`, and so the hook.
 ISOLATED = frozenset("IES")

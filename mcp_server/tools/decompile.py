@@ -266,7 +266,7 @@ async def compare(
         probed = await with_probes(context, workload)
         request |= {"package": str(probed.package), "launches": alone}
         env = probed.environment
-    except ProblemError:  # only the outputs are compared
+    except ProblemError:  # then only the outputs are compared
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
     ran, returned = run.last(events.ProgramRan), run.last(events.Called)

@@ -88,7 +88,7 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
     """
     judged = done.last(events.Judged)
     called = done.last(events.Called)
-    if judged is None and called is not None:  # only eager failed, so judge the package alone
+    if judged is None and called is not None:  # only eager mode failed: judge the package alone
         not_finite = any(output.not_finite for output in called.outputs)
         judged = events.Judged(not_finite, any(output.nan for output in called.outputs), departs=False)
     if judged is not None:
@@ -304,7 +304,7 @@ def result_of_script(finished: Finished, failure: FailureShown) -> Result:
     """What happened to the failure in a reproduction. Non-finite values as in eager mode count as gone."""
     try:
         shown = of_script(finished)
-    except ProblemError:  # such as a hang
+    except ProblemError:  # for example a hang
         return "other"
     if shown is None:
         return "gone" if finished.ok else "other"
@@ -321,6 +321,6 @@ def result_of_attempt(trial: WorkerRun, failure: FailureShown) -> Result:
         return "gone"  # eager mode gives the same non-finite values
     try:
         left = of_attempt(trial)
-    except ProblemError:  # such as a hang
+    except ProblemError:  # for example a hang
         return "other"
     return "gone" if left is None else "same" if failure.same_as(left) else "other"

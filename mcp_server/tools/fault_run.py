@@ -44,7 +44,7 @@ Program = ScriptWorkload | CommandWorkload
 
 @dataclass(frozen=True)
 class FaultRun:
-    """One run, and what a method saw in it. `errors` is the number that the tool reports."""
+    """One run, and what a method saw in it. `errors` is the number of errors that the tool reports."""
 
     done: WorkerRun
     evidence: Evidence = field(default_factory=Evidence)

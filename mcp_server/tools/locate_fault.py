@@ -47,8 +47,8 @@ class Attempt(Record):
 class LocatedFault(Record):
     """The result. `fault` is the first fault of the package; `others` are not linked to launches.
 
-    `errors` is the number that the sanitizer reports. `instrumented`: launches and addresses come from a
-    journal. `notes` are the limits of the answer.
+    `errors` is the number of errors that the sanitizer reports. `instrumented`: launches and addresses come
+    from a journal. `notes` are the limits of the answer.
     """
 
     found: bool

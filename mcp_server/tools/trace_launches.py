@@ -72,8 +72,8 @@ async def trace_launches(
     """Instrument the package, run it `calls` times, and read the journal of its launches.
 
     Without inputs nothing runs: the result has the instrumented package and its environment, for the user's
-    own host. It waits for the device after each launch, so that a fault stops at the launch that caused it.
-    Raise `ProblemError` if the package cannot be rebuilt.
+    own host. The package waits for the device after each launch, so that a fault stops at the launch that
+    caused it. Raise `ProblemError` if the package cannot be rebuilt.
     """
     rebuilt = await with_probes(context, workload, cache=cache)
     journal_file = context.directory / "launches.jsonl"

@@ -297,7 +297,7 @@ class Judge:
         return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Judged | None:
-        """The nearest candidate within the tolerance. None if there is none."""
+        """The nearest candidate within the tolerance, or None."""
         measured = [(measure(tensor, one.want), one) for one in candidates]
         within = [pair for pair in measured if pair[0].within]
         best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)

@@ -196,7 +196,7 @@ class ExactRecorder(Recorder):
     def exact(self, node: torch.fx.Node) -> Any:
         name = str(node.target)
         if "_assert_tensor_metadata" in name:
-            return None  # it would reject float64
+            return None  # the operator would reject float64
         foreign = not name.startswith("aten.") and isinstance(node.target, torch._ops.OperatorBase)
         if node.op == "call_function" and foreign:
 

@@ -179,7 +179,7 @@ class Watcher(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
             result = super().run_node(n)
-            synchronize()  # so that an error of its kernels is raised here
+            synchronize()  # raises an error of the operator's kernels here
         except Exception as error:
             if "guard" in str(n.target):
                 self._report(events.GuardFailed, n, **facts(error))
@@ -634,7 +634,7 @@ def exact(target: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
 
     def wide(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.to(torch.int64, copy=True)  # because an in-place operator writes its operand
+            return value.to(torch.int64, copy=True)  # a copy, because an in-place operator writes its operand
         return torch.int64 if value in NARROW else torch.float64 if value in ROUNDED else value
 
     try:

@@ -41,7 +41,7 @@ def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def furthest(one: torch.Tensor, other: torch.Tensor) -> float | None:
-    """The largest finite difference between two tensors of one shape. None if there is none."""
+    """The largest finite difference between two tensors of one shape, or None."""
     away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
     finite = away[torch.isfinite(away)]
     return float(finite.max()) if finite.numel() else None

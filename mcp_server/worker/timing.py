@@ -80,7 +80,7 @@ def operate(request: TimingRequest, report: Report) -> None:
         return
     on_cuda = any(each.is_cuda for each in expected)
     changes: list[Change] = []
-    for name, package in request.get("others", {}).items():  # first, as the package shows signs for them
+    for name, package in request.get("others", {}).items():  # first, as the package has signs that they help
         other: TimingRequest = {**request, "package": package}
         again = partial(outputs_of, load(other, report), flat)
         changes.append((name, contextlib.nullcontext, again))
@@ -277,7 +277,7 @@ def lines_traced(program: Any) -> list[events.TracedLine]:
             file, line, _function, code = own[-1]
             loops = ((loop_around(frame[0], int(frame[1])), frame[1]) for frame in reversed(own))
             loop, at = next(filter(operator.itemgetter(0), loops), (None, ""))
-            # By weights and line, as a pass may use an operator several times.
+            # Compare weights and line, as a pass may use an operator several times.
             called = f"{node.target} {[each.name for each in node.all_input_nodes if each.name in weights]}"
             if loop is not None:
                 nodes[loop][f"{at} {called}"] += 1
@@ -315,7 +315,7 @@ def _loops_in(file: str) -> list[Any]:
 
 
 def loop_around(file: str, line: int) -> tuple[str, int, str] | None:
-    """File, line and text of the innermost loop around a line. None if there is none."""
+    """File, line and text of the innermost loop around a line, or None."""
     found = (each for each in _loops_in(file) if each.lineno < line <= (each.end_lineno or 0))
     return next(((file, each.lineno, linecache.getline(file, each.lineno).strip()) for each in found), None)
 
@@ -464,7 +464,7 @@ def in_float32(program: Any) -> tuple[Any, list[Any]]:
             if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
                 new, is_parameter = value.detach().float(), isinstance(value, torch.nn.Parameter)
                 held[name] = torch.nn.Parameter(new, requires_grad=False) if is_parameter else new
-    without_dtype_checks(program)  # which would assert that values are double
+    without_dtype_checks(program)  # these would assert that values are double
     changed = [each for each in program.graph.nodes if each.op == "call_function" and _is_double(each)]
     single = {torch.float64: torch.float32}
     for node in changed:

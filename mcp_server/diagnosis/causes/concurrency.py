@@ -120,7 +120,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each misaligned input that the call should update but leaves unchanged.
+    """Suspect each misaligned input that the call should update but leaves unchanged.
 
     Only for calls that return. If the program failed, its own check must have failed.
     """

@@ -38,7 +38,7 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form, with NaN, as views, misnamed or not at all; odd weights."""
-    # A rejected update has the names of all constants, so `_misnamed` needs no package.
+    # A rejected update names all constants, so `_misnamed` needs no package.
     looks = (
         (_different, _unreached, _values, _partial, _misnamed, _mixed, _viewed)
         if case.package
@@ -300,7 +300,7 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
     for name, (aspect, got, wanted) in wrong.items():
         alike = [each for each, found in wrong.items() if found[::2] == ("dtype", wanted)]
         if name in alike[1:]:
-            continue  # converted with the first one
+            continue  # this constant is converted with the first one
         fact = f"{update.how} was given {name} with {aspect} {got}, but the package expects {wanted}"
         consequence = "The loader copies the bytes without a check."
         if aspect == "device" and update.outcome == "failed":

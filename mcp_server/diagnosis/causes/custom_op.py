@@ -113,7 +113,7 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
 
 
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each operator: its first call that broke a promise."""
+    """Suspect each operator that broke a promise, at its first such call."""
     first: dict[str, events.Operator] = {}
     for event in case.operators.all(events.Operator) if case.operators is not None else ():
         first.setdefault(f"torch.ops.{event.op}", event)

@@ -145,7 +145,7 @@ _NOT_THE_PROGRAM = re.compile(
 
 
 def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, if the program's own Python raised and no process reached AOTInductor."""
+    """Suspect a line of the program, if its own Python raised and no process reached AOTInductor."""
     script = case.script_run
     root = script.root if script is not None else None
     if script is None or root is None or script.failure != "exception":
@@ -204,7 +204,7 @@ _FIXES: dict[Death, str] = {
 }
 
 
-_OF_THREADS = ("exit", "deleted", "updated")  # the thread that died used what another one changed
+_OF_THREADS = ("exit", "deleted", "updated")  # how another thread changed what the dead one used
 
 
 def detect_crash_site(case: DiagnosisState) -> Iterator[Suspect]:

@@ -21,7 +21,7 @@ _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
 
 def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each argument whose value differs from its value in the exported program."""
+    """Suspect each argument whose value differs from its value in the exported program."""
     if case.exported is None:
         return
     for place, fixed in tensors_at_fixed(case):
@@ -185,7 +185,7 @@ class Scalar:
 
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each argument that the package ignores, if there is no exported program to compare."""
+    """Suspect each argument that the package ignores, if there is no exported program to compare."""
     plain = case.plain_run
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:

@@ -242,7 +242,7 @@ def looping(case: DiagnosisState) -> list[int]:
 
 
 def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect: the first launch in the loop, which computes whether it continues."""
+    """Suspect the first launch in the loop, which computes whether the loop continues."""
     numbers = looping(case)
     if not numbers or case.trace is None or case.view is None:
         return

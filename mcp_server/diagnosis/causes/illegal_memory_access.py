@@ -35,7 +35,7 @@ INSIDE_OP = "check what {} reads and writes against the sizes and strides that i
 
 
 def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the first located fault."""
+    """Suspect the component behind the first located fault."""
     fault = case.located.fault if case.located is not None else None
     blamed = fault.blame.input_index if fault is not None and fault.blame is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None) or blamed in case.unowned:
@@ -156,7 +156,7 @@ def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
 
 
 def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, if the thread that died was inside an operator that the package calls."""
+    """Suspect the operator that the package calls, if the thread that died was inside it."""
     stacks = died(case)
     op = operator_inside(stacks, case)
     if not op:
@@ -188,7 +188,7 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 
 def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect: the launch that did not return, or after which the device reported an error."""
+    """Suspect the launch that did not return, or after which the device reported an error."""
     trace, plain = case.trace, case.plain_run
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
@@ -248,7 +248,7 @@ SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eage
 
 
 def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each defect of a kernel that can explain the failure."""
+    """Suspect each defect of a kernel that can explain the failure."""
     for found, mended in (case.kernel_defects or {}).items():
         change = mended or case.users_changes.get((found.kernel, found.kind))
         category = explains(found.kind, case)
@@ -301,7 +301,7 @@ def numbers_doubted(case: DiagnosisState) -> bool:
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
-    """The category of failure that a defect of this kind can explain. None if there is none."""
+    """The category of failure that a defect of this kind can explain, or None."""
     roots = [root for _, root in case.own_roots]
     if kind == "grid":
         refused = any(root.family.id == "launch_invalid_argument" for root in roots)

@@ -205,7 +205,7 @@ def _preparations(leaf: Leaf, given: TensorFacts) -> Iterator[tuple[Intervention
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each mismatch of the failing call. False alarms are kept as harmless suspects."""
+    """Suspect each mismatch of the failing call. False alarms are kept as harmless suspects."""
     tried = [each for found in case.captured.attempts if found.stage == "sizes" for each in found.attempts]
     for mismatch in case.mismatches:
         explained = mismatch.aspect == "count" and tensors_at_fixed(case)

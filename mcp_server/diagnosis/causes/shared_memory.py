@@ -78,7 +78,7 @@ def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
 
 
 def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
-    """The constants of an event without those that calls write. Counted writes already exclude these."""
+    """The constants of an event without those that calls write, which a count of writes already excludes."""
     own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
     host = case.package.constants if event.during and case.package is not None else ()
     full = {each.name: each.fqn for each in host}
@@ -112,7 +112,7 @@ def _alone(case: DiagnosisState) -> Iterator[Evidence]:
 
 @dataclass(frozen=True)
 class _Row:
-    """What an event of the log with the storage, act and interval `what` means.
+    """The meaning of an event whose storage, act and interval are `what`.
 
     The first event for which the row `holds` is the suspect: likely if `sure`, otherwise possible. `more` is
     further evidence.
@@ -402,7 +402,7 @@ OVERWRITTEN = _Row(
 )
 
 
-# Summary and fix by the kind of the wait that the program lacks, or of its precision.
+# Summary and fix for each wait that the program may lack, and for low precision.
 WAITS = {
     "stream": (
         "The work on a stream does not wait for the work that was started before it on the stream around it, "

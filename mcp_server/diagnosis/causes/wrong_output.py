@@ -269,7 +269,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
     also = f" Wrong launches: {numbers}." if len(every.wrong) > 1 else ""
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
-            continue  # it makes the first NaN, for which there is a suspect of category nan_or_inf
+            continue  # the launch makes the first NaN, which has a suspect of category nan_or_inf
         # A launch whose inputs may be wrong is not tried alone. A launch compiled for other sizes would be
         # right in eager mode in any case.
         tried = eager_key(each.launch) in case.trials and not size_is_open(case)
@@ -530,7 +530,7 @@ def _unlike_its_program(compared: events.Compared, case: DiagnosisState) -> Susp
 
 
 def _unlike_the_reference(case: DiagnosisState) -> Suspect:
-    """The model's own kernel, or a program that compares with another model: package and program agree."""
+    """The model's own kernel, or a comparison with another model: package and program agree."""
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)

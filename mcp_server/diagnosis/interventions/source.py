@@ -59,7 +59,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
     )
     at = "in {} calls in turn" if tried.stage in IN_TURN else "at {} sizes"
     at_sizes = f" {at.format(found.sizes)}" if found.sizes > 1 else ""
-    again = found.again.replace("`", "'")  # a verdict tells names in backticks as options of the command
+    again = found.again.replace("`", "'")  # a verdict shows names in backticks as options
     failing = Seen("ok", differs=again) if tried.stage in WRONG else Seen("raised", text=again)
     left = "; its compile was not tried" if stage == "export" and not both else ""
     return judged_elsewhere(change, Effect.GONE, failing, passed + at_sizes + left)

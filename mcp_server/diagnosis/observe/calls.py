@@ -32,7 +32,7 @@ from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.fault_run import ONE_THREAD
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
-SHARE = 0.45  # of the budget left, for a call: if it hangs, time must remain to find the place
+SHARE = 0.45  # of the rest of the budget: if the call hangs, time must remain to find the place
 SHARE_OF_HANG = 0.6  # the same if the program hung: little else remains to be seen
 
 
@@ -174,7 +174,7 @@ class RepeatCall(Observation, seconds=5, best=LOOKS_TWICE):
         plain, call = case.plain_run, case.call
         if plain is None or plain.failure != "none" or call is None or case.only_loaded:
             return 0.0
-        # Only on the CPU: there the C library provides the memory, and new loads and calls are quick.
+        # Only the CPU's memory comes from the C library, and only there are new loads and calls quick.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
         if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0

@@ -173,7 +173,7 @@ async def _kept(launches: Sequence[int], case: DiagnosisState, context: Context)
 
 
 def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
-    """The fault with its first bad element. None if there is none."""
+    """The fault with its first bad element, or None."""
     if fault.kind != "value" or fault.element or fault.high is None:
         return fault
     launch = view.wrapper.launches[fault.launch]

@@ -244,7 +244,7 @@ class TrySizes(Observation, seconds=40, best=DECIDES, alone=True, decisive=True)
 
 
 def _fixed_size(case: DiagnosisState) -> tuple[CapturedAttempts, CapturedCompile] | None:
-    """The untried change for a size that a compile fixed, and this compile. None if there is none."""
+    """The untried change for a size that a compile fixed, and this compile, or None."""
     tried = [each for each in case.captured.attempts if each.stage == "sizes" and each.attempts]
     compiles = [each for each in case.captured.compiles if each.exported is not None]
     if not tried or not compiles or case.call is None or tried[0].attempts[0].outcome != "untried":
@@ -303,7 +303,7 @@ def named_packages(workload: ScriptWorkload | CommandWorkload) -> list[Path]:
     """List the packages that a program is started with, or those that the host names."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
     folders = [workload.cwd or here()]
-    # Also as an option value: --model=ranker.pt2.
+    # The package may be the value of an option: --model=ranker.pt2.
     found = _packages_at([word.rpartition("=")[2] for word in words], folders)
     if not found and isinstance(workload, CommandWorkload):
         programs = _programs(workload)

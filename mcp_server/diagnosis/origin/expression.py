@@ -162,7 +162,7 @@ class Closing:
 
 
 def _number(term: Term, evaluator: Evaluator) -> Number | None:
-    """The value of a loop variable or size at the evaluator's point. None if it is not known."""
+    """The value of a loop variable or size at the evaluator's point. None if unknown."""
     known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
     if isinstance(term, Position | Size) and term.name in known:
         return Number(known[term.name], "int64")
@@ -229,7 +229,7 @@ def operands(expression: Expression) -> list[Operand]:
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         called = expression.names[name].partition("[")[0]
-        if called.isidentifier():  # else it is an operator call, whose text names its arguments
+        if called.isidentifier():  # otherwise, the text of an operator call names its arguments
             found.append(Operand(name=called, label=label, made_by=made_by))
     return found
 

@@ -391,7 +391,7 @@ class _Finder:
         table = label_of(tables[0], self.walker) if tables else ""
         if looked is not None:
             told.condition = looked[2]
-        if looked is not None and looked[0] not in tables:  # else, more rows would raise the index
+        if looked is not None and looked[0] not in tables:  # otherwise, more rows would raise the index
             # A small table of constants may be written into the code, where it has no name.
             told.advice = too_short(0, looked[1], told.allowed, table or "the table that it indexes")
         elif told.of_model and not told.narrow and not self._made_here(told.bound):
@@ -419,7 +419,7 @@ class _Finder:
             operand = Computed(left.launch, left.operand, left.evaluator)
             behind = read_by(self.walker, operand)
             zeros: list[Leaf] = []
-            with contextlib.suppress(UnknownValue):  # then they are unknown
+            with contextlib.suppress(UnknownValue):  # then the elements are unknown
                 zeros = zeros_behind(self.walker, operand) if self.walker.value_at(operand) == 0 else []
             known = Expression(left.operand, {str(n): leaf for n, leaf in enumerate(zeros)}, (), self.walker)
             told.found = list(offending(known)) or list(offending(behind)) or told.found

@@ -78,7 +78,7 @@ class Tensor:
             yield self.unraveled(place)
 
     def reshaped(self, shape: tuple[int, ...]) -> Tensor | None:
-        """The same elements in another shape; None if their order or number would differ."""
+        """The same elements in another shape; None if order or number would differ."""
         if shape == self.shape:
             return self
         alike = self.stride == contiguous_strides(self.shape) and prod(shape) == self.count

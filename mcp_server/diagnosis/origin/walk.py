@@ -366,7 +366,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """The value of a term. None if it is unknown."""
+    """The value of a term. None if unknown."""
     try:
         return evaluator.value(term)
     except UnknownValue:

@@ -654,7 +654,7 @@ IDIOMS = [
 
 
 def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
-    """The known function that a term computes, and its argument. None if there is none."""
+    """The known function that a term computes, and its argument, or None."""
     for written, pattern in IDIOMS:
         found: list[Term] = []
         if _fits(pattern, term, found, identity):

@@ -185,7 +185,7 @@ def slices_of(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> tuple[lis
 
 
 def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[int, int] | None:
-    """The dimension along which a step moves, and by how many elements. None if there is none."""
+    """The dimension along which a step moves, and by how many elements, or None."""
     found = []
     for dim, (size, stride) in enumerate(zip(tensor.sizes, tensor.strides, strict=True)):
         every = step.stride.over(stride) if dim not in taken else None

@@ -204,7 +204,7 @@ class Program:
         return tuple(each for each in reversed(mine) if before is None or each.line < before)
 
     def check_at(self, line: int) -> Check | None:
-        """The check on a 1-based line of the kernel's source. None if there is none."""
+        """The check on a 1-based line of the kernel's source, or None."""
         return next((check for check in self.checks if check.line == line), None)
 
     def defining_line(self, check: Check) -> int | None:

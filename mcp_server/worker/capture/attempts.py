@@ -255,7 +255,7 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
             told.more_lines = [line for line in (told.line, *told.more_lines) if line not in (0, first.line)]
             told.action = f"{first.action}, then {told.action}"
             told.note = "; ".join(filter(None, (first.note, told.note)))
-            if told.before and told.before in first.after:  # it changes the code of the first change
+            if told.before and told.before in first.after:  # the second change is in the code of the first
                 told.before, told.after = first.before, first.after.replace(told.before, told.after)
             else:
                 told.before, told.after = f"{first.before}\n{told.before}", f"{first.after}\n{told.after}"
@@ -457,7 +457,7 @@ def widened(failing: Failing, shapes: Shapes) -> list[Attempt]:
         for bound, farthest in (("min", min), ("max", max))
         if name in known and sizes and farthest(end := getattr(known[name], bound), *sizes) != end
     ]
-    if not beyond:  # as in most programs: do not copy the weights
+    if not beyond:  # most programs: do not copy the weights
         return []
     with _put_back(failing):
         return [_with_bound(failing, *each) for each in beyond]

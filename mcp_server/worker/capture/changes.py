@@ -73,9 +73,9 @@ class Change:
     during: Callable[[], ContextManager[None]] = contextlib.nullcontext  # entered while the change is tried
     example: tuple[Any, Any] | None = None  # other example inputs for the export
     convert: Callable[[Any], Any] = staticmethod(lambda given: given)  # makes the arguments of the program
-    module: Callable[[], Any] | None = None  # makes what is exported in place of the model
-    narrows: bool = False  # whether it may reject declared sizes
-    exact: bool = True  # whether it must agree at other values of the example
+    module: Callable[[], Any] | None = None  # makes the module to export in place of the model
+    narrows: bool = False  # whether the changed program may reject declared sizes
+    exact: bool = True  # whether the results must agree at other values of the example
     factor: int = 1  # the program rejects sizes that are not multiples of it
 
     def takes(self, sizes: Iterable[int]) -> bool:
@@ -604,7 +604,7 @@ def dense(failing: Failing) -> Iterator[Change]:
 DERIVES = re.compile(r"autograd\.grad$|\.backward$|\bfunc\.(grad|vjp|jvp|jac\w+|hessian|grad_and_value)$")
 GRADIENT = (
     r"fake tensor in the exported program constant|does not require grad|requires_grad_|autograd_ops"
-    r"|'Tensor' object has no attribute 'constant'|functorch tensor"  # of torch.func
+    r"|'Tensor' object has no attribute 'constant'|functorch tensor"  # errors of torch.func
 )
 TRACED = """from torch.fx.experimental.proxy_tensor import make_fx
 with torch.enable_grad():

@@ -318,7 +318,7 @@ class Compiles:
                 arguments = own_copies(arguments, self.store.cap)
             about = {"sources": sources, "begun": begun, "grad": torch.is_grad_enabled()}
             self.last_export = Failing(module, *arguments, options, error, **about)
-            self.export_s, self.calls.shapes = time.process_time() - began, {}  # this process only
+            self.export_s, self.calls.shapes = time.process_time() - began, {}  # of this process only
             known = {name: (weakref.ref(value), version_of(value)) for name, value in weights_of(module)}
             self.models.append((weakref.ref(module), known))
 

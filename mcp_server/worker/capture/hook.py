@@ -40,7 +40,7 @@ class Hook:
         self.wrap(subprocess.Popen, "__init__", self.calls.starting)
         calls, compiles = self.calls, self.compiles
         model = ("AOTICompiledModel", "__call__", calls.entering)
-        # By module: the owner of the function, "" for the module itself, the function, and its hook.
+        # By module: the owner of the function ("" for the module itself), the function, and its hook.
         self.watched: dict[str, list[tuple[str, str, Callable[..., Any]]]] = {
             "torch": [("", name, compiles.comparisons.comparing) for name in ("allclose", "equal")],
             "torch._inductor": [("", name, partial(compiles.compiling, name)) for name in COMPILES],

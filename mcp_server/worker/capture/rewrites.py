@@ -258,7 +258,7 @@ def of_branch(node: Node, context: Context) -> Block:
             return None
         early = first.value
         made: list[Node] = []
-        if between:  # these may assign variables that the test and the early result use
+        if between:  # statements between may assign variables that the test and the early result use
             made = [assign("is_early", test), assign("early", early)]
             count = len(early.elts) if isinstance(early, ast.Tuple) else 0
             parts = in_tuple([f"early[{n}]" for n in range(count)])
@@ -351,7 +351,7 @@ def of_remainder(node: Node, context: Context) -> Block:
         return None
     missing = ast.BinOp(rest.right, ast.Sub(), tested)
     made = _padded(node, context, missing, ast.BinOp(missing, ast.Mod(), rest.right))
-    return made or _padded(node, context, tested, tested)  # by `-n % k` elements
+    return made or _padded(node, context, tested, tested)  # pads by `-n % k` elements
 
 
 def _padded(node: Node, context: Context, missing: Node, new: Node) -> Block:
@@ -873,7 +873,7 @@ class InTorch(ast.NodeTransformer):
         if owner in NUMPY and name in LIMITS and isinstance(node.args[1], ast.Constant):
             return parsed(f"torch.clamp(X, {LIMITS[name]}=K)", X=node.args[0], K=node.args[1])
         if owner in NUMPY and name == "sqrt" and (of_size or isinstance(node.args[0], ast.Name)):
-            return parsed("N ** 0.5", N=node.args[0])  # of a tensor or a size
+            return parsed("N ** 0.5", N=node.args[0])  # a tensor or a size
         if of_size:
             node.args = [parsed("torch.scalar_tensor(N)", N=node.args[0])]
         if name == "numpy" or (owner, name) == ("torch", "from_numpy"):
