@@ -283,6 +283,7 @@ def with_sizes(failing: Failing, sizes: dict[tuple[int, int], int]) -> tuple[Any
         index = torch.arange(size, device=leaves[number].device) % before
         leaves[number] = leaves[number].index_select(dim, index)
     copies = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    copies = [copy.deepcopy(leaf) if is_dataclass(leaf) else leaf for leaf in copies]  # forward may change it
     args, kwargs = pytree.tree_unflatten(copies, spec)
     return args, kwargs
 
@@ -476,9 +477,8 @@ def _written(names: list[str]) -> str:
 def _static(failing: Failing) -> Change:
     """Declare as static the dimensions that the error names, or all if it names none."""
     named, declared = _VIOLATED.search(words(failing)), _dim_names(failing)
-    names = [
-        name for name in declared if named is not None and name in named["names"].split(", ")
-    ] or declared
+    known = named["names"].split(", ") if named is not None else ()
+    names = [name for name in declared if name in known] or declared
     action = advice(failing) or "change that line to take every size, or declare the dimension static"
     note = "a static dimension needs inputs padded to one size, or a package for each size"
     told = Attempt("static", action, note, before=_written(names), after="None")
@@ -499,9 +499,9 @@ def registrations(failing: Failing, text: str) -> Iterator[Change]:
     """Register the types of dataclasses and named tuples in the inputs and outputs as containers."""
     if not re.search(UNKNOWN_TYPE, text):
         return
-    result = None
+    given, result = with_sizes(failing, {}), None
     with contextlib.suppress(Exception), torch.no_grad():
-        result = failing.module(*failing.args, **failing.kwargs)
+        result = failing.module(*given[0], **given[1])  # type: ignore[index]
     kinds = dict.fromkeys(map(type, _held_in([*failing.args, *failing.kwargs.values(), result])))
     known = [(kind, *_REGISTERS[hasattr(kind, "_fields")]) for kind in kinds]
     if known:
@@ -882,8 +882,7 @@ def _of_row(
     if place is None:
         return None
     block, number = place
-    statement, after = block[number], block[number + 1 :]
-    before = block[:number]
+    before, statement, after = block[:number], block[number], block[number + 1 :]
     told = Attempt(row.name, row.action, row.changes)
     code = function.__code__
     parameters = list(code.co_varnames[1 : code.co_argcount])
