@@ -177,7 +177,7 @@ def _bounded(text: str) -> str:
 
 
 def eager_in_words(verdict: Verdict) -> str:
-    """The sentence of EAGER for this verdict. Empty if there is none."""
+    """The sentence of EAGER for this verdict, if any."""
     told = verdict.category is not None and verdict.outcome == "fault"
     return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
 

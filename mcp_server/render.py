@@ -63,7 +63,7 @@ def party_title(party: Component) -> str:
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    made = party.kind in ("kernel", "op")  # these compute the value; an input or constant is the value
+    made = party.kind in ("kernel", "op")  # kinds that compute the value; others are the value
     value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")

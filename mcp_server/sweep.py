@@ -377,7 +377,7 @@ REACH_S = 10.0
 
 
 def _attempt(case: SweepCase) -> AttemptResult:
-    # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
+    # This runs in the Ray worker, where Ray has set CUDA_VISIBLE_DEVICES, so no GPU is named here.
     return anyio.run(attempt, case)
 
 

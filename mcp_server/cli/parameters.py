@@ -292,7 +292,7 @@ def spelled_out(next_call: str, words: Sequence[str]) -> str:
 
 
 def corrected(what: str, words: Sequence[str]) -> str:
-    """The command line, corrected by the `did you mean` suggestion in `what`. Empty if unsure."""
+    """The command line, corrected by the `did you mean` suggestion in `what`. Empty if uncertain."""
     meant = _MEANT.search(what)
     names = [word.rpartition("/")[2] for word in words]  # a suggestion for a file has no folder
     lower = [name.lower() for name in names]

@@ -213,8 +213,8 @@ async def _builds(
 ) -> tuple[list[Found], dict[str, Path], set[str]]:
     """Compile the program with the options or the change of each signal, at most MOST_BUILDS times.
 
-    Return three things: all signals, with the lines that their changes replaced; the packages, by the name of
-    their signal; and the names of settled signals, which were built or had nothing to change.
+    Return all signals, with the lines that their changes replaced; the packages, by the name of their signal;
+    and the names of settled signals, which were built or had nothing to change.
     """
     out, found = context.fresh("others"), []
     packages: dict[str, Path] = {}

@@ -224,7 +224,7 @@ def _unended(context: Context, build: _Build, loops: list[TracedLine], rewritten
 def _without_loop(
     loops: list[TracedLine], configs: dict[str, object], rolled: CapturedAttempts | None
 ) -> list[_Change]:
-    """One rewrite of an unrolled loop with which the export passed. Empty if there is none."""
+    """One rewrite of an unrolled loop with which the export passed, if any."""
     if rolled is None:
         return []
     tried = [each for each in rolled.attempts if each.outcome == "passes"]
@@ -592,7 +592,7 @@ def _middle(times: Sequence[LoadedIn]) -> float:
 
 
 def _ratio(before: Sequence[LoadedIn], after: Sequence[LoadedIn]) -> float:
-    """The smallest ratio, before to after, of any pair."""
+    """The smallest ratio of time before to time after, of any pair."""
     return min(a.cpu / max(b.cpu, 1e-3) for a, b in zip(before, after, strict=True))
 
 

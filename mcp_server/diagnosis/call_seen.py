@@ -125,7 +125,7 @@ class CallSeen(ProgramSeen):
 
     @property
     def judged_by_program(self) -> bool:
-        """Whether the user gave the exported program, so that a difference from eager mode is a failure."""
+        """Whether the user gave the exported program, which makes a difference from eager mode a failure."""
         return isinstance(self.workload, ExportedWorkload) or self.symptom.program is not None
 
     @property

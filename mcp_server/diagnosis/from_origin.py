@@ -255,7 +255,7 @@ def _constants(origin: Origin) -> list[OffendingElement]:
 
 
 def _selector(origin: Origin) -> str:
-    """The first input element that selects the bad element of the constant. Empty if there is none."""
+    """The first input element that selects the bad element of the constant, if any."""
     return next((each.text() for each in origin.elements if each.kind == "selector"), "")
 
 

@@ -61,7 +61,7 @@ TAKEN = ReduceArguments.model_fields.keys()
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The `reduce` or `bisect` call that reduces this failure. Empty if there is none."""
+    """The `reduce` or `bisect` call that reduces this failure, if any."""
     of_value = any(root.family.id == "data_dependent" for _, root in case.own_roots)  # only a new model helps
     operators = _operators(case) if best.category in OF_GRAPH and not of_value else {}
     found = case.bisected is not None and bool(case.bisected[1].decisions)
@@ -155,7 +155,7 @@ def _repeated(arguments: Arguments, case: DiagnosisState) -> NextStep:
 
 
 def _without_suspect(arguments: Arguments, workload: Workload, case: DiagnosisState) -> list[NextStep]:
-    """Make the failing call, if it was not made. If the call is healthy, look for another symptom."""
+    """Make the failing call if it was not made. If the call is healthy, look for another symptom."""
     if _only_built(case):
         given = {**arguments, "inputs": INPUTS}
         return [NextStep(why="call it with the inputs that fail", tool="diagnose", arguments=given)]
@@ -196,7 +196,7 @@ def _of_suspect(
         more = {**workload_arguments(workload), "timeout_s": min(86_400.0, 4 * workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category == "constants" and "package" in arguments and "inputs" in arguments:
-        alone = case.failure_of("plain") != "differs"  # the package fails by itself
+        alone = case.failure_of("plain") != "differs"  # whether the package fails by itself
         expect = {} if alone else {"expect": str(case.symptom.expect or RIGHT_OUTPUTS)}
         why = "save the intended weights with torch.save, and repeat the call with them"
         return [_with_weights(why, arguments, **expect)]
@@ -281,7 +281,7 @@ def _of_process(process: ProcessSeen) -> list[NextStep]:
         arguments = {"package": path, "recording": str(process.ring)}
     elif path.endswith(".pt2"):
         why += "deploy this copy of the package"
-    else:  # what the loader unpacked ends with the process
+    else:  # the unpacked package ends with the process
         why, arguments = f"{why}preload the recorder in it, or give `record` the .pt2", {}
     return [NextStep(why=why, tool=tool, arguments=arguments)]
 
@@ -308,8 +308,8 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
     return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
-# The command that shows the evidence of a step again on the call. The package follows these words: some
-# commands take it as their target, others as an option.
+# The command that shows a step's evidence again, from the call. The package follows these words, as a target
+# or as an option.
 ON_THE_CALL = {
     "check_devices": ("check-devices", "--package"),
     "run": ("run-deterministic", "--repeats", "1", "--env", "AOTI_RUNTIME_CHECK_INPUTS=0"),
@@ -333,7 +333,7 @@ RUNS = {
 
 
 def command_for(step: str, case: DiagnosisState) -> str:
-    """The command that repeats a step or shows what it saw. Empty if there is none."""
+    """The command that repeats a step or shows what it saw, if any."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
     arguments = call_arguments(case)

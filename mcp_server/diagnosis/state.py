@@ -153,7 +153,7 @@ class DiagnosisState(CallSeen):
 
     @property
     def rounding(self) -> events.Rounding | None:
-        """`explained_by_rounding` of the interpreted program."""
+        """The result of `explained_by_rounding` for the interpreted program."""
         return explained_by_rounding(self.interpreted)
 
     @property

@@ -161,7 +161,7 @@ class Manager:
         async with anyio.create_task_group() as tasks:
             try:
                 yield cls(store, tasks, jobs_at_once or most_at_once())
-            except Exception as error:  # the task group would wrap it in an exception group
+            except Exception as error:  # otherwise the task group would wrap it in an exception group
                 failed = error
             tasks.cancel_scope.cancel()
         if failed is not None:

@@ -52,7 +52,7 @@ def marked_processes(mark: str) -> list[int]:
     """List the ids of this user's processes with the mark in their environment."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # the process has ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
     return found

@@ -190,7 +190,7 @@ class Store:
             try:
                 lock = try_lock(path / "running.lock")
                 (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
-            except OSError:  # the disk may be full: leave no half of a job
+            except OSError:  # the disk may be full: leave no incomplete job
                 shutil.rmtree(path, ignore_errors=True)
                 if lock is not None:
                     os.close(lock)

@@ -299,7 +299,7 @@ def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd:
             try:
                 os.set_inheritable(int(name), int(name) <= 2)
             except OSError:
-                pass  # the descriptor of the listing itself
+                pass  # the descriptor that lists the others
         stage = "directory"
         os.chdir(cwd)
         stage = "program"

@@ -29,7 +29,7 @@ OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 
 
 def literals(pattern: str) -> frozenset[str]:
-    """Texts without digits, one of which is in every match of the pattern. Empty if there are none."""
+    """Texts without digits, one of which is in every match of the pattern, if any."""
     return frozenset(_required(sre_parse.parse(pattern)))
 
 

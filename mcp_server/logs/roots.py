@@ -292,7 +292,7 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
 
 
 def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """Return the root with candidates that fit what was running when it occurred: load, compile or call."""
+    """The root with candidates that fit what was running when it occurred: load, compile or call."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
     left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
     if creating:
@@ -328,7 +328,7 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
             root = _changed(root, candidates=("arch_mismatch",), built_for=built_for, here=here)
     if root.family.id == "model_name" and root.fields.get("holds") == root.fields.get("model", ""):
         return _changed(root, "other_folder")
-    if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is not a compiled package
+    if root.family.id == "model_name" and "holds" not in root.fields:  # the archive has no compiled package
         if "archive" in root.fields:
             return _changed(root, "not_compiled")
         if {"saved", "wrapped"} & root.fields.keys():

@@ -112,7 +112,7 @@ class Situation:
         program, line = read_program(self.kernel), self.access.line
         found = list(program.accesses)
         if self.access.condition:
-            # only accesses that use the index of the failed assertion
+            # Keep only accesses that use the index of the failed assertion.
             texts = {each.line: plain(each.text) for each in find_asserts(self.kernel.source)}
             checks = [each for each in program.checks if texts[each.line] == self.access.condition]
             tensors = {a.name for a in self.launch.tensors}

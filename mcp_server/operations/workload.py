@@ -315,7 +315,7 @@ def _like(path: Path) -> str:
 
 
 def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
-    """Raise ProblemError unless the first word of `argv` names a program that can be started."""
+    """Raise ProblemError unless the first word of `argv` is a program that can be started."""
     name = argv[0] if argv else ""
     if "/" in name or name in (".", ".."):
         path = file("command", name, cwd)
@@ -366,7 +366,7 @@ def _why_no_package(path: Path, model_name: str | None = None) -> PackageError |
 
     Raise `PackageError` for a package that has models, but none named `model_name`.
     """
-    from mcp_server.package.archive import open_package  # imported late, so the server starts fast
+    from mcp_server.package.archive import open_package  # late import, so that the server starts fast
 
     try:
         open_package(path, model_name)
@@ -419,7 +419,7 @@ def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec
 
 def _check_tensors(inputs: Path, package: Path, model_name: str | None) -> None:
     """Raise ProblemError for a file of torch.save without a tensor, if the package takes some."""
-    from mcp_server.package.archive import open_package  # imported late, so the server starts fast
+    from mcp_server.package.archive import open_package  # late import, so that the server starts fast
     from mcp_server.package.mismatch import taken
 
     with suppress(OSError, zipfile.BadZipFile, PackageError), zipfile.ZipFile(inputs) as saved:

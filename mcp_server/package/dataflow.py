@@ -271,7 +271,7 @@ class Dataflow:
         return Use(buffer.name, buffer.storage, _covers(buffer), _extent(buffer, buffer.offset))
 
     def _tensors_in(self, expressions: Iterable[str]) -> list[Use]:
-        """List the tensors that expressions depend on."""
+        """The tensors that expressions depend on."""
         symbols = [symbol for text in expressions for symbol in origins(text, self.body.symbols)]
         found = [(symbol, self.body.buffers.get(symbol.tensor or "")) for symbol in symbols]
         return [

@@ -282,7 +282,7 @@ def _called(statements: Iterable[ast.stmt], tree: ast.Module) -> list[ast.Functi
 
 
 def _into_helpers(provenance: Provenance, wanted: Wanted) -> Provenance:
-    """The same stacks, continued into helpers where their own line does not have what is wanted."""
+    """The same stacks, continued into the helpers if their own line lacks what is wanted."""
     stacks: list[tuple[Frame, ...]] = []
     for stack in provenance.stacks:
         at = innermost(stack)

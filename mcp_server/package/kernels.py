@@ -193,7 +193,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
 
 
 def _arguments(call: str, text: str) -> list[str]:
-    """The arguments of the first `call` in a text. Empty if there is none."""
+    """The arguments of the first `call` in a text, if any."""
     start = text.find(call)
     found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []

@@ -179,7 +179,7 @@ class _Launched:
         if self.kernel.kind == "user_triton" and 0 not in self.grid:
             yield from self._of_user()
         accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
-        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # the stores of a line first
+        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # sort the stores of a line first
         for access in accesses:
             try:
                 spans = Spans(access, self.sizes)

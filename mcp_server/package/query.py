@@ -80,7 +80,7 @@ def _argument(view: PackageView, argument: Argument) -> str:
 def kernel_fact(view: PackageView, name: str, most: int | None = None) -> Fact:
     """Return a kernel by its name in the wrapper or on the device, with a limited part of its source.
 
-    Raise `ProblemError` if it is unknown.
+    Raise `ProblemError` if unknown.
     """
     kernel = _kernel(view, name)
     return _fact(
@@ -226,7 +226,7 @@ def input_fact(view: PackageView, wanted: str) -> Fact:
 
 
 def constant_fact(view: PackageView, wanted: str) -> Fact:
-    """Return a constant by its name in the model or wrapper. Raise `ProblemError` if it is unknown."""
+    """Return a constant by its name in the model or wrapper. Raise `ProblemError` if unknown."""
     constants = view.package.constants
     constant = next((c for c in constants if wanted in (c.fqn, c.name)), None)
     if constant is None:
@@ -237,7 +237,7 @@ def constant_fact(view: PackageView, wanted: str) -> Fact:
 
 
 def _users(view: PackageView, buffer: Buffer | None) -> dict[str, list[int]]:
-    """Return the launches that read and write the memory of a tensor."""
+    """The launches that read and write the memory of a tensor."""
     if buffer is None:
         return {"read_by": [], "written_by": []}
     read, written = view.readers.get(buffer.storage, []), view.writers.get(buffer.storage, [])

@@ -50,7 +50,7 @@ def define(name: str, expression: str, line: int) -> Symbol:
 
 
 def names_in(expression: str) -> tuple[str, ...]:
-    """List the identifiers of an expression, without duplicates."""
+    """The identifiers of an expression, without duplicates."""
     return tuple(dict.fromkeys(_NAME.findall(expression)))
 
 

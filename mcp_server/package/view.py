@@ -41,7 +41,7 @@ class PackageView:
         return self.flow if launch.function == self.wrapper.run.name else self.folding_flow or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
-        """List launches that fold constants before the first call, or only those for the given constant."""
+        """Launches that fold constants before the first call, or only those for the given constant."""
         flow = self.folding_flow
         if flow is None or constant is None:
             return flow.body.launches if flow else ()
@@ -105,7 +105,7 @@ class PackageView:
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 
     def known_launch(self, number: int) -> Launch:
-        """Return the launch with this number. Raise `ProblemError` if the package has no such launch."""
+        """Return the launch with this number. Raise `ProblemError` if there is none."""
         found, count = self.launch(number), len(self.wrapper.launches)
         if found is None:
             allowed = f"0 to {count - 1}" if count else "none: no launch could be read"
@@ -132,12 +132,12 @@ class PackageView:
         return sorted({launch for place in places for launch in known[place]})
 
     def locations(self, number: int | None) -> list[ModelLocation]:
-        """List the lines of the user's model that a launch comes from. Empty if unknown."""
+        """The lines of the user's model that a launch comes from. Empty if unknown."""
         launch = self.launch(number)
         return list(self.provenance(launch).locations) if launch else []
 
     def inputs_behind(self, launch: int) -> list[str]:
-        """List the labels of the model inputs on which a launch depends."""
+        """The labels of the model inputs on which a launch depends."""
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
 
     def kernels_of_file(self, file: str) -> Collection[str]:

@@ -244,7 +244,7 @@ def exported_functions(library: BinaryIO) -> list[str]:
 
 
 def symbols_of(names: list[str]) -> dict[str, str]:
-    """Two headers by name: which functions exist, and how each jumps to the original library."""
+    """The texts of two headers: which functions exist, and how each jumps to the original library."""
     counted = [name for name in names if name.startswith(UPDATES)]
     jumping = [name for name in names if name not in counted and name not in RUNS]
     machine = platform.machine()

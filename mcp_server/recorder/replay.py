@@ -245,14 +245,14 @@ class TakenCall:
     facts: list[str]
     updates: int = 0  # updates of the weights, before the call or while it ran
     weights: CapturedUpdate | None = None  # given by the updates, if all values were kept
-    open: str = ""  # why it proves little that the repeated call returns
+    open: str = ""  # why a repeated call that returns proves little
     site: CrashSite | None = None
     input_at_fault: int | None = None
     made_at: Mapping[int, ModelLocation] = field(default_factory=dict)  # the lines that make inputs
     on_ended_frame: int | None = None  # number of an input in the stack frame of a function that has returned
     changes: Sequence[MemoryEvent] = ()  # of memory that calls read
     short: Mapping[int, int] = field(default_factory=dict)  # bytes of blocks shorter than the input
-    program: Path | None = None  # of a host without Python; None if it has Python, or if that is unknown
+    program: Path | None = None  # program of a host without Python; None if it has Python, or unknown
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
@@ -484,7 +484,7 @@ DIED_ELSEWHERE = (
 
 
 def _open(chosen: Candidate, found: Sequence[Candidate]) -> str:
-    """Say why it proves little that the chosen call returns: a more suspect call, or a fatal signal."""
+    """Say why it proves little if the chosen call returns: a more suspect call, or a fatal signal."""
     lost = "" if chosen.suspect else _lost(found, chosen.recording)
     crash, cut = chosen.recording.crash, chosen.recording.loss
     died = DIED_ELSEWHERE.format(signal_name(crash.signal)) if crash is not None else ""

@@ -68,7 +68,7 @@ WORDS = {
     "compile-changed": "compiling the model with less work",
     "try-sizes": "compiling the model without the operator that fixed a size",
     "unedited": "running the package as it was read",
-    "toolchain": "",  # needs no line: it takes no time
+    "toolchain": "",  # takes no time, so it needs no line
     **dict.fromkeys(
         ("compile-wrapper", "compile-runtime", "compile-regex", "compile-kernels", "link"),
         "compiling the package with probes",

@@ -114,7 +114,7 @@ def serve(tools: str = "") -> None:
     exit_on_signals()
     end_with_uv()
     project = os.environ.get("CLAUDE_PROJECT_DIR", "")
-    if project and Path(project).is_dir():  # relative paths start at the client's directory
+    if project and Path(project).is_dir():  # make relative paths start at the client's directory
         os.chdir(project)
     make_server(open_store(), tools=tools).run("stdio")
 

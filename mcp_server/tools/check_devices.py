@@ -153,7 +153,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         if isinstance(workload, PackageWorkload) and package is not None:
             passed, why = await _read_inputs(context, workload, package)
 
-    async with anyio.create_task_group() as tasks:  # each needs a process that imports torch
+    async with anyio.create_task_group() as tasks:  # each task needs a process that imports torch
         tasks.start_soon(read_inputs)
         machine = await read_machine(context, env, python)
     problems = broken or compiler_problems(machine)

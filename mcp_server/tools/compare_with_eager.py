@@ -332,7 +332,7 @@ def _conclude(
 
 
 def _unfinished(done: WorkerRun, update: str) -> str:
-    """Say which of the two failed, and why."""
+    """Say whether the package or the program failed, and why."""
     failed = done.last(events.Failed)
     why = quoted(failed.text if failed is not None else "", 200)
     if failed is not None and failed.during == "loading_exported":

@@ -150,7 +150,7 @@ def read_core(
 
 def _inputs(core: Path, view: PackageView, remains: Remains, inside: Sequence[ThreadSeen]) -> list[str]:
     """The inputs of the first thread's call as text. Empty if not all of their values are there."""
-    # A worker works for another thread's call.
+    # A worker thread works for another thread's call.
     calls = [each for each in inside if not each.is_worker and each.launch == inside[0].launch]
     numbers = [each.thread for each in (calls or inside)[:1]] or [each.number for each in remains.threads[:1]]
     state = next((each for each in remains.threads if each.number in numbers), None)

@@ -100,7 +100,7 @@ async def run_deterministic(context: Context, workload: Workload, *, repeats: in
     pattern: Pattern = "stable" if len(signatures) == 1 else "varying"
     if failing < repeats:
         pattern = "flaky" if failing else "clean"
-    notes = []  # what the repeats cannot show
+    notes = []  # notes on what the repeats cannot show
     if repeats == 1:
         notes.append("one run cannot tell a stable failure from a flaky one")
     if not failing:

@@ -258,7 +258,7 @@ class Judge:
             readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
             judged = self.judge(event, tensor, readers or maybe)
             if not readers and (judged.stored is None or not maybe):
-                continue  # nothing reads it: scratch memory of the kernel
+                continue  # nothing reads this scratch memory of the kernel
             if judged.stored is not None:
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)

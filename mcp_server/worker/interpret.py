@@ -380,7 +380,7 @@ def contiguously(target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def negative(target: Any, args: Any) -> tuple[int, torch.Tensor] | None:
-    """The only index of an indexing, with its place, if any of its values is negative."""
+    """The only index of an indexing operator, with its place, if any of its values is negative."""
     indices = args[1] if target is torch.ops.aten.index.Tensor else ()
     found = [(place, index) for place, index in enumerate(indices) if index is not None]
     whole = len(found) == 1 and found[0][1].dtype in (torch.int32, torch.int64)
@@ -527,7 +527,7 @@ class Operators(TorchDispatchMode):
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _kept(self, func: Any, result: Tensors) -> bool:
-        """Whether a result has the memory of an earlier one, which the operator has then kept.
+        """Whether a result has the memory of an earlier result, which the operator then has kept.
 
         A weak reference does not keep the memory alive, but no other storage gets the same `_cdata`.
         """
@@ -554,7 +554,7 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """Return a copy in the promised layout, cut or padded with zeros if the shapes differ."""
+    """A copy in the promised layout, cut or padded with zeros if the shapes differ."""
     known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
     if not known or difference(fake, real, {}) is None:
         return real.clone()

@@ -190,7 +190,7 @@ _shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> torch.Tensor | None:
-    """The tensor of an argument, in the memory of the model. None if it has none."""
+    """The tensor of an argument, in the memory of the model, or None."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)

@@ -58,7 +58,7 @@ def detect_overlapping_calls(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
-    """Two calls of one loaded model at the same time in different threads. None if there are none."""
+    """Two calls of one loaded model at the same time in different threads, or None."""
     calls = [c for c in capture.calls if (c.pid, c.load) == (load.pid, load.number)]
     calls.sort(key=lambda c: c.t)
     for place, first in enumerate(calls):

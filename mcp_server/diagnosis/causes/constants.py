@@ -159,7 +159,7 @@ def _own_values(case: DiagnosisState) -> Iterator[Suspect]:
     """
     read = case.constants_read or ()
     typical = sorted(each.largest for each in read if each.bad is None and each.zeros < each.elements)
-    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # at most 1: few trained weights exceed it
+    usual = min([*typical[(len(typical) - 1) // 2 :][:1], 1.0])  # at most 1, as few trained weights exceed it
     for each in read:
         if each.bad is not None and case.outputs_nonfinite:
             yield _of_package(each, f"{each.bad_value} at {list(each.bad)}", [_changed(each, None)], case)
@@ -468,7 +468,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
             "after the swap reads them.",
             evidence=(seen("note", f"parameters that the update does not name: {', '.join(unset[:4])}"),),
             fix=Fix(text="pass every constant to the buffer that is not in use, or update the one in use"),
-            harmful=case.taken is not None and bool(case.taken.open),  # the host died
+            harmful=case.taken is not None and bool(case.taken.open),  # whether the host died
         )
         return
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")

@@ -57,7 +57,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
     place = names.index(name)
     shape = case.leaves[place].shape if place < len(case.leaves) else None
     size = int(shape[dim]) if shape is not None and dim < len(shape) else None
-    index = sum(1 for each in names[:place] if each)  # number among the tensors
+    index = sum(1 for each in names[:place] if each)  # number among the tensors of the call
     value = f"{size} ({text})" if size is not None else text
     lines = [*case.call_locations, *lines_reading(index, case)]
     return component("input", case.given.paths[place], lines, value=value, index=index, dim=dim), size

@@ -324,7 +324,7 @@ def _folder_with(names: frozenset[str], folders: tuple[Path, ...], _diagnosis: C
 
 
 def _with_attempts(text: str, case: DiagnosisState) -> str:
-    """The change with which the export or compile gets furthest, and where it then stops. Else `text`."""
+    """The change with which export or compile gets furthest, and where it then stops, or else `text`."""
     for tried in case.captured.attempts:
         text = tried.advice or text
         further = [each for each in tried.attempts if each.reached]

@@ -309,7 +309,7 @@ def _tried(key: str, case: DiagnosisState) -> Intervention | None:
 
 
 def of_overflow(event: events.NodeOverflow, case: DiagnosisState) -> Suspect:
-    """The first operator whose integers do not fit its dtype.
+    """Suspect the first operator whose integers do not fit its dtype.
 
     A healthy program may intend this: hashes are computed modulo the range of their dtype.
     """

@@ -328,7 +328,7 @@ _OF_MEMORY = re.compile(r"(?i)\b(?:memory|rss|maxrss)\b|\d ?(?:[KMG]i?B)\b")
 
 
 def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A failed check of memory, and the outputs or loaders that the program still holds."""
+    """Suspect the outputs or loaders that the program still holds, if its check of memory failed."""
     loads, end = loaded_often(case.captured)[0], next(reversed(case.captured.ends), None)
     if end is not None and end.kept_outputs >= SEVERAL:
         kept, size = end.kept_outputs, end.kept_bytes / 1e6
@@ -346,7 +346,7 @@ def _too_large(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _too_slow(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """A failed check of time, with the loads of a package if they took longer than its calls."""
+    """Suspect the loads of a package that took longer than its calls, if a check of time failed."""
     loads, fact = loaded_often(case.captured)
     if not fact:
         return _costs(suspect, "time", "find what takes the time: diagnose with symptom slow or slow-load")

@@ -143,7 +143,7 @@ async def _edited(
 async def as_usual(
     context: Context, call: TriedCall, workload: PackageWorkload, written: Written, odd: OddLaunch
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call in which an odd launch computes like others of its kind; see `edited`."""
+    """The call in which an odd launch computes like others of its kind; see `edited`."""
     edit = context.fresh("usual") / f"launch_{odd.launch}.py"
     await anyio.to_thread.run_sync(edit.write_text, odd.text)
     call, made = await _edited(context, call, workload, written, edit, odd.launch)

@@ -397,7 +397,7 @@ def _blocks(text: str, manager: str) -> list[tuple[ast.With, str]]:
 
 
 def _waiting(text: str, *, after: bool) -> str:
-    """The text with a wait before, or after, each block of a stream. Empty if there is none."""
+    """The text with a wait before, or after, each block of a stream, if any."""
     lines, blocks = text.split("\n"), _blocks(text, "cuda.stream")
     for block, stream in sorted(blocks, key=lambda each: each[0].lineno, reverse=True):
         here, first = "torch.cuda.current_stream()", block.lineno - 1

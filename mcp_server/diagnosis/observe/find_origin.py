@@ -222,7 +222,7 @@ async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisSta
         edited = await _made_if_possible(_edit(origin, case, context), case)
         edits = [edited] if edited is not None else []
         changes = [*edits, *case.origin_changes]
-        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # last: they prove nothing
+        case.origin_changes = sorted(changes, key=lambda each: each.hides)  # sorted last: these prove nothing
 
 
 def _edit(origin: Origin, case: DiagnosisState, context: Context) -> Awaitable[Intervention]:
@@ -404,7 +404,7 @@ def _is_bad(text: str, condition: Condition) -> bool:
 
 
 def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
-    """Flip one element of each mask row that masks everything."""
+    """Open one element of each row of a mask that masks the whole row."""
     bad = _BOOLEAN[elements[0].value]
     first = tuple(elements[0].index)
     if not first:

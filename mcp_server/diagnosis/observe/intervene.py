@@ -142,7 +142,7 @@ def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Interven
 
 
 def _all_of(parts: Sequence[Intervention]) -> Intervention:
-    """These changes as one intervention."""
+    """Combine these changes in one intervention."""
     changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
     made = together("+".join(sorted(part.key for part in parts)), f"the call with {changes}", parts)
     return replace(made, action=f"make the call with {changes}: none of these changes alone is enough")
@@ -227,7 +227,7 @@ class WatchOperators(Observation, seconds=5, best=LOCATES):
         if case.call is None or "plain" not in case.runs:
             return 0.0
         if case.runs["plain"].failure == "timeout" and "trace_launches" not in case.done:
-            return 0.0  # the call would hang again, and a trace shows where
+            return 0.0  # the repeated call would hang, and a trace shows where
         return self.best if own_operators(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:

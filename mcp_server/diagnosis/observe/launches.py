@@ -46,7 +46,7 @@ class WatchLaunches(Observation, seconds=12, best=NEEDED, alone=True):
 
 HANG_LIMIT_S = 40.0
 SHORTEST_S = 15.0  # time to import, load the package and reach the launch
-REBUILD_S = 25.0  # of the remaining budget, for the rebuild before the call
+REBUILD_S = 25.0  # seconds of the remaining budget for the rebuild before the call
 # The call's share of the rest. A rebuild takes longer on a busy machine, and the results must be read.
 SHARE = 0.6
 JOURNAL_BYTES = 4 << 20  # an endless loop fills any file; only its last passes count

@@ -139,7 +139,7 @@ async def _suspect_package(case: DiagnosisState, context: Context, packages: Seq
         return packages[0] if len(packages) == 1 else None
     first: dict[Path, Candidate] = {}
     for package in packages:
-        with suppress(ProblemError):  # the host did not call this one
+        with suppress(ProblemError):  # the host did not call this package
             first[package] = (await candidates_in(folder, _call_of(package, case), context))[0]
     return max(first, key=lambda each: (first[each].suspect, first[each].call.begin_ns), default=None)
 

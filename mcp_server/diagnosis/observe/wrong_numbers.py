@@ -45,7 +45,7 @@ class CompareLaunches(Observation, name="compare_with_eager", seconds=20, best=C
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
             return 0.0
         if case.undefined is not None:
-            return 0.0  # both sides are right
+            return 0.0  # neither side is wrong
         # Differences that fail no check are not investigated.
         differs = case.plain_diverges
         if case.equals_eager is not None:

@@ -110,7 +110,7 @@ def _middle(low: int, high: int) -> int:
 
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
-    """The range of ranks in a piece for which a monotone term is good. None if there are none."""
+    """The range of ranks in a piece for which a monotone term is good, or None."""
     allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
@@ -247,7 +247,7 @@ def condition_of(
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
         return None
     evaluator = main.evaluator()
-    culprit = culprit_at(main.term, evaluator)  # inside a reduction, it has another evaluator
+    culprit = culprit_at(main.term, evaluator)  # inside a reduction, the culprit has another evaluator
     term = culprit[0] if culprit is not None and culprit[1] is evaluator else main.term
     if term is not main.term:
         expressions, allowed = [main], between(None, None, term.dtype)
@@ -313,7 +313,7 @@ def _chosen(term: Term, evaluator: Evaluator) -> Term:
     return rebuilt(term, change)
 
 
-_QUIET = frozenset({"where", "cast"})  # these pass on values that other operations made
+_QUIET = frozenset({"where", "cast"})  # operators that pass on values of others
 
 
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:

@@ -94,7 +94,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _softmax(node: ast.expr | None) -> ast.Call | None:
-    """The node as a call of softmax. None if it is not one."""
+    """The node as a call of softmax, or None."""
     match node:
         case ast.Call(func=ast.Attribute(attr="softmax")):
             return node

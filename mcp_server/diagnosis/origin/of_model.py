@@ -140,7 +140,7 @@ def operation_of(walker: Walker, found: Outside, *, seen: bool = True) -> Operat
     """The operation as a model has it: with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
-    if isinstance(term, Element):  # an input's or constant's element has a name
+    if isinstance(term, Element):  # only an element of an input or constant has a name
         target = argument_of(found.launch, term.parameter).target or ""
         label = label_of(target, walker) if label_of(target, walker) != target else ""
     code, guarded, action = guarded_code(op, label)
@@ -164,7 +164,7 @@ _BOUNDING = frozenset({"minimum", "mod", "remainder", "bitand", "sigmoid", "tanh
 _LARGEST = 1 << 31  # a larger limit comes from the type, not from the expression
 
 
-OPEN_END = "it is one past the end, and nothing limits it"  # a float at its limit, cast to an index
+OPEN_END = "it is one past the end, and nothing limits it"  # a float at its limit was cast to an index
 
 
 def why_of_model(term: Term, value: Scalar, allowed: Interval, made_here: str) -> str:

@@ -61,7 +61,7 @@ class Tensor:
         return index_at(offset, self.shape, self.stride)
 
     def value(self, index: tuple[int, ...]) -> Scalar | None:
-        """The element at an index. None if it is outside, or unknown."""
+        """The element at an index. None if outside or unknown."""
         place = 0
         for i, size in zip(index, self.shape, strict=True):
             if not 0 <= i < size:
@@ -155,7 +155,7 @@ class _File:
             return "", b""
 
     def element(self, place: int) -> Scalar | None:
-        """The element at a place in row-major order. None if the file does not have it."""
+        """The element at a place in row-major order. None if not in the file."""
         dtype, data = self._content
         code = "<" + _CODES.get(dtype, "B")
         size = struct.calcsize(code)

@@ -36,7 +36,7 @@ Tag = Literal[
     "nan",
     "index_assert",
     "kernel_assert",  # an index assertion in a generated kernel; the package shows which launches have it
-    "result_check",  # a check of results by the program
+    "result_check",  # a check of results that the program made
     "own_report",  # the program's own words about an earlier failure
     "ending",  # printed when a process dies
     "build_tool",  # a tool that the compiler called reports its own failure
@@ -45,7 +45,7 @@ Tag = Literal[
     "stageless",  # occurs in several stages; the Python stack shows which one failed
     "operand",  # an operator rejects an operand; the script may have called it, and not the model
     "fake_operand",  # an operator rejects an operand, which may be a fake tensor of the compiler
-    "bare_status",  # a call failed without a reason; the CUDA status printed at teardown may give it
+    "bare_status",  # a call failed without a reason, which the CUDA status printed at teardown may give
     "open_refusal",  # raised by a package, but decides no category
     "unclassified",  # an exception whose text no family matches
 ]

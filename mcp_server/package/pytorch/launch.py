@@ -100,7 +100,7 @@ class Lifetimes:
 
 
 def branches(node: Node) -> list[Block]:
-    """Return the conditions and loops around a statement: it may be skipped, or run several times."""
+    """The conditions and loops around a statement: it may be skipped, or run several times."""
     return [each for each in node.context if each.kind in ("if", "else", "loop")]
 
 

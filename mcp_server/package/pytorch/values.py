@@ -85,7 +85,7 @@ class Values(Operators):
         names = map(plain_name, free_positions(term, known=self._free))
         used = frozenset(id(place[n]) for n in names if n in place)
         key: tuple[int, frozenset[int], tuple[str, ...]] = (self.structures.identity(term), used, ())
-        if key not in self._known:  # a value known without a condition is the same under one
+        if key not in self._known:  # a value known without a condition is the same under any
             key = (*key[:2], tuple(each.text for each in guards))
         if key not in self._known:
             found = self._value(term, place, guards)

@@ -48,7 +48,7 @@ class Evaluator:
         self._known: dict[Term, Scalar] = {}
 
     def value(self, term: Term) -> Scalar:
-        """Return the value of a term. Raise `UnknownValue` if it is unknown."""
+        """Return the value of a term. Raise `UnknownValue` if unknown."""
         if term not in self._known:
             self._known[term] = self._value(term)
         return self._known[term]

@@ -261,7 +261,7 @@ class Reader(Translator):
             return value()
 
     def test(self) -> Term | None:
-        """Combine all tests around this point. None if there are none."""
+        """Combine all tests around this point, or None."""
         return all_of(self.tests)
 
     def settle(self, turning: Collection[str], first: int) -> None:

@@ -119,7 +119,7 @@ class Translator:
             case Name(name=name):
                 return self.look(name)
             case Item(base=base, index=index):
-                pointer = self.term(base)  # if no address, an array of lanes, read as one element
+                pointer = self.term(base)  # if no address, it is an array of lanes, read as one
                 at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
                 return self.loaded(operator("add", at)) if at else pointer
             case Operation(op="deref", args=(pointer,)):

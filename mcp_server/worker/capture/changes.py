@@ -142,7 +142,7 @@ def _named(function: Any) -> Iterator[Any]:
 
 
 def holds(function: Any, place: Place) -> bool:
-    """Whether a line is in a function."""
+    """Whether the function contains the line."""
     code = function.__code__
     last = max((line or 0 for _, line in dis.findlinestarts(code)), default=0)
     return bool(place[0] == code.co_filename and code.co_firstlineno <= place[1] <= last)
@@ -250,7 +250,7 @@ def _arguments(failing: Failing) -> dict[str, Any]:
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether this declares the dimensions of one tensor, and not those of several."""
+    """Whether the value declares the dimensions of one tensor, not of several."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return not any(isinstance(each, (dict, list, tuple)) for each in parts)
 
@@ -892,7 +892,7 @@ def _of_row(
     block[number:] = made
     for node in (each for new in made for each in ast.walk(new)):
         if getattr(node, "lineno", 0) < tree.body[0].lineno and "lineno" in node._attributes:
-            ast.copy_location(node, statement)  # the line is that of a template
+            ast.copy_location(node, statement)  # otherwise the line is that of the template
     same = next(
         (n for n, pair in enumerate(zip(after[::-1], made[::-1])) if pair[0] is not pair[1]),
         min(len(after), len(made)),

@@ -67,7 +67,7 @@ class Outputs:
         }
 
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
-        """List the calls whose outputs these tensors are or share memory with, each once.
+        """The calls whose outputs these tensors are or share memory with, each once.
 
         Ignore memory that several calls returned, such as a constant or an input.
         """

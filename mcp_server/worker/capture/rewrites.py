@@ -738,7 +738,7 @@ def no_numbers(statement: Node, context: Context) -> Block:
 
 
 def is_text(node: Node, context: Context) -> bool:
-    """Whether this is a text or a list of texts."""
+    """Whether the node is a text or a list of texts."""
     values = [context.values(each) for each in getattr(node, "elts", [node])]
     return isinstance(node, ast.JoinedStr) or any(isinstance(each, str) for each in tree_leaves(values))
 
@@ -819,7 +819,7 @@ class Padded(ast.NodeTransformer):
 
 
 class InBuffer(ast.NodeTransformer):
-    """Makes a buffer of an attribute: `self.x = y` becomes `self.x.copy_(y)`.
+    """Turns an attribute into a buffer: `self.x = y` becomes `self.x.copy_(y)`.
 
     The buffer of a number has two elements, because a compile treats one with a single element as a constant
     (torch 2.13): `self.n += 1` becomes `self.n.fill_(self.n[0] + 1)`.
@@ -884,7 +884,7 @@ class InTorch(ast.NodeTransformer):
 LIMITS = {"maximum": "min", "minimum": "max"}
 BOTH = "both sides are computed; torch.cond computes one"
 ANY = f"{VALUE}|{SIZE}"
-UNROLLED = "unrolled loop"  # in place of an error, to rewrite the loops of an export that passed
+UNROLLED = "unrolled loop"  # stands for an error, to rewrite the loops of an export that passed
 
 
 def as_tuple(node: Node, context: Context) -> Block:
