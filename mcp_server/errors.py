@@ -52,7 +52,7 @@ class ProblemError(Exception):
 
 
 def here() -> Path:
-    """Return the current directory. Raise ProblemError if it has been deleted."""
+    """The current directory. Raises ProblemError if it has been deleted."""
     try:
         return Path.cwd()
     except OSError as error:

@@ -118,7 +118,7 @@ def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return `value`. Raise `ProblemError` if it is not a mapping."""
+    """The mapping `value`. Raises `ProblemError` if it is not a mapping."""
     if not isinstance(value, dict):
         raise ProblemError(f"{what} is not a mapping", value=str(value)[:120], allowed=EXAMPLE)
     return value

@@ -45,7 +45,7 @@ UNSPECIFIC = {
 
 
 def body() -> str:
-    return SKILL.read_text(encoding="utf-8").split("---\n", 2)[2]
+    return SKILL.read_text().split("---\n", 2)[2]
 
 
 def test_the_frontmatter_follows_the_specification() -> None:
@@ -63,7 +63,7 @@ def test_the_frontmatter_follows_the_specification() -> None:
 
 def test_the_description_is_quoted() -> None:
     """An unquoted description with a colon makes installers skip the skill."""
-    assert re.search(r'^description: "[^"]+"$', SKILL.read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(r'^description: "[^"]+"$', SKILL.read_text(), re.MULTILINE)
 
 
 def test_the_skill_opens_with_one_command() -> None:
@@ -77,7 +77,7 @@ def test_the_skill_opens_with_one_command() -> None:
 @pytest.mark.parametrize("guide", SUB_GUIDES, ids=lambda path: path.name)
 def test_a_guide_has_a_readable_length(guide: Path) -> None:
     """At most 300 lines, and about 7,500 tokens at 4 characters each."""
-    text = guide.read_text(encoding="utf-8")
+    text = guide.read_text()
     assert 50 <= len(text.splitlines()) <= 300
     assert len(text) <= 30_000
 
@@ -92,7 +92,7 @@ def test_every_page_is_offered() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every linked or named page is a file of the skill, one level deep."""
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text()
     linked = set(re.findall(r"\]\(([^)#]+)\)", text))
     named = set(re.findall(r"`([\w-]+\.md)`", text))
     assert linked or named or page not in SUB_GUIDES
@@ -103,16 +103,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("guide", SUB_GUIDES, ids=lambda path: path.name)
 def test_guides_name_each_other_without_links(guide: Path) -> None:
     """Each page is one link away from SKILL.md, because scanners reject chains of links."""
-    links = re.findall(r"\]\(([^)#]+)\)", guide.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#]+)\)", guide.read_text())
     assert {(guide.parent / link).resolve() for link in links} <= set(REFERENCES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_a_numbered_section_exists(page: Path) -> None:
     """`section 7` of a page, or of another page named right before it, is a heading of that page."""
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text()
     for name, number in re.findall(r"(?:\]\(|`)([\w./-]+\.md)[)`], sections? (\d+)", text):
-        text_there = PLACES[Path(name).name].read_text(encoding="utf-8")
+        text_there = PLACES[Path(name).name].read_text()
         assert re.search(rf"^## {number}\. ", text_there, re.MULTILINE)
     own = re.sub(r"\.md[)`], sections? \d+(?: to \d+)?", "", text)
     for number in re.findall(r"\bsections? (\d+)\b", own):
@@ -122,13 +122,13 @@ def test_a_numbered_section_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_install_nothing(page: Path) -> None:
     """Pages have no install command and no download: scanners reject them, and agents would run them."""
-    assert INSTALLS.findall(page.read_text(encoding="utf-8").replace(LAUNCHES, "")) == []
+    assert INSTALLS.findall(page.read_text().replace(LAUNCHES, "")) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_say_that_logs_are_data(page: Path) -> None:
     """An agent that reads a log is told that it is data."""
-    text = " ".join(page.read_text(encoding="utf-8").split())
+    text = " ".join(page.read_text().split())
     assert re.search(r"data[.:*]*\*?\*? .{0,40}run", text, re.IGNORECASE)
 
 
@@ -136,7 +136,7 @@ def test_pages_say_that_logs_are_data(page: Path) -> None:
 def test_tables_have_equal_rows(page: Path) -> None:
     """Each row of a table has as many cells as its header."""
     width = 0
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in page.read_text().splitlines():
         cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
         assert not (width and cells) or cells == width, line
         width = cells
@@ -145,7 +145,7 @@ def test_tables_have_equal_rows(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_named_tools_exist(page: Path) -> None:
     """Words that look like a tool's name are tools."""
-    named = set(TOOL.findall(page.read_text(encoding="utf-8")))
+    named = set(TOOL.findall(page.read_text()))
     assert named - {operation.name for operation in OPERATIONS} == set()
     assert page not in (SKILL, *SUB_GUIDES) or "diagnose" in named
 
@@ -183,7 +183,7 @@ class Followed:
 def follow(guide: str, directory: Path) -> Followed:
     """Save the files of the guide in `directory`, and run its other blocks there."""
     printed: dict[str, str] = {}
-    for found in BLOCK.finditer((ROOT / "guides" / guide).read_text(encoding="utf-8")):
+    for found in BLOCK.finditer((ROOT / "guides" / guide).read_text()):
         code = re.sub(r"^   ", "", found["code"], flags=re.MULTILINE)
         saved = SAVED.search(found["before"])
         if saved:

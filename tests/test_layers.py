@@ -214,7 +214,7 @@ def imported() -> tuple[tuple[str, str, str], ...]:
 
 def _imported() -> Iterator[tuple[str, str, str]]:
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module:
                 yield from ((str(path.relative_to(ROOT)), node.module, name.name) for name in node.names)
 

@@ -304,7 +304,7 @@ def _without_package() -> ProblemError:
 async def diagnose_cost(
     context: Context, workload: Workload | None, exported: Path | None, symptom: CostSymptom, budget_s: float
 ) -> Verdict:
-    """Return a `cost` or `no_fault` verdict with the times. Raise `ProblemError` if nothing can be timed."""
+    """A `cost` or `no_fault` verdict with the times. Raises `ProblemError` if nothing can be timed."""
     verdict = await _largest_cost(context, workload, exported, symptom, budget_s)
     return with_subject(verdict, workload, context)
 

@@ -84,7 +84,7 @@ def find(name: str) -> Flag:
 
 
 def _choose(name: str, value: object, moment: Moment, torch: Release | None, device: Device | None) -> Chosen:
-    """Return the flag with its value as text. Raise `ProblemError` if it cannot act or the value is bad."""
+    """The flag with its value as text. Raises `ProblemError` if it cannot act or the value is bad."""
     flag = find(name)
     text = str(int(value) if isinstance(value, bool) else value)
     reason = flag.inert

@@ -179,7 +179,7 @@ class Manager:
         return job
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
-        """Return a job's state once it ends or after `wait_s`. Raise ProblemError for an unknown handle."""
+        """A job's state once it ends or after `wait_s`. Raises ProblemError for an unknown handle."""
         job = self._jobs.get(job_id)
         with anyio.move_on_after(wait_s):
             if job:

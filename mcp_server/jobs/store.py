@@ -212,7 +212,7 @@ class Store:
         return replace(found, lock=lock)
 
     def find(self, job_id: str) -> JobDirectory:
-        """Return the folder of a job. Raise ProblemError for a malformed or unknown handle."""
+        """The folder of a job. Raises ProblemError for a malformed or unknown handle."""
         if not _JOB_ID.fullmatch(job_id):
             raise ProblemError("not a job handle", value=job_id, allowed="job_ and 8 hexadecimal digits")
         path = self.jobs / job_id

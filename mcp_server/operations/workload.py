@@ -345,7 +345,7 @@ def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
 
 
 def exported_file(text: str, base: Path) -> Path:
-    """Return the file of an exported program. Raise ProblemError if it is empty, cut off or compiled."""
+    """The file of an exported program. Raises ProblemError if it is empty, cut off or compiled."""
     path = file("exported", text, base)
     error = _why_no_package(path)
     if error is None or error.slug in ("empty_file", "not_a_zip", "truncated_zip"):

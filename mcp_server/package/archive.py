@@ -295,7 +295,7 @@ class Package:
         return tuple(find_defects(self))
 
     def text(self, name: str) -> str:
-        """Return the text of a member by its full name. Raise `PackageError` if it cannot be read."""
+        """The text of a member by its full name. Raises `PackageError` if it cannot be read."""
         return read_text(self.container, name)
 
     def _text(self, member: Member | None) -> str:

@@ -192,7 +192,7 @@ def end_of(path: Path) -> int | None:
 
 
 def read_directory(file: BinaryIO, end_at: int) -> Directory:
-    """Return the directory that all end records name. Raise `AmbiguousError` if they do not agree."""
+    """The directory that all end records name. Raises `AmbiguousError` if they do not agree."""
     size = file.seek(0, 2)
     file.seek(end_at)
     end = file.read(_END.size)

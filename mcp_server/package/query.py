@@ -35,7 +35,7 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[Fact]:
-    """Return launches by number. Raise `ProblemError` for an unknown number."""
+    """Launches by number. Raises `ProblemError` for an unknown number."""
     return [_launch_fact(view, view.known_launch(number), brief) for number in numbers]
 
 
@@ -168,7 +168,7 @@ def assertion_facts(view: PackageView, assertion: Assertion | None, text: str) -
 
 
 def buffer_fact(view: PackageView, name: str) -> Fact:
-    """Return a tensor variable of the wrapper. Raise `ProblemError` for an unknown name."""
+    """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
     buffer = view.wrapper.buffers.get(name)
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
@@ -201,7 +201,7 @@ def _listed(parts: tuple[str, ...] | None) -> str:
 
 
 def input_fact(view: PackageView, wanted: str) -> Fact:
-    """Return a model input by index, wrapper name or caller's path. Raise `ProblemError` if unknown."""
+    """A model input by index, wrapper name or caller's path. Raises `ProblemError` if unknown."""
     inputs = view.package.inputs
     compiled = next((i for i in inputs if wanted in (str(i.index), i.name, i.path)), None)
     if compiled is None:
@@ -226,7 +226,7 @@ def input_fact(view: PackageView, wanted: str) -> Fact:
 
 
 def constant_fact(view: PackageView, wanted: str) -> Fact:
-    """Return a constant by its name in the model or wrapper. Raise `ProblemError` if unknown."""
+    """A constant by its name in the model or wrapper. Raises `ProblemError` if unknown."""
     constants = view.package.constants
     constant = next((c for c in constants if wanted in (c.fqn, c.name)), None)
     if constant is None:

@@ -105,7 +105,7 @@ class PackageView:
         return launches[number] if number is not None and 0 <= number < len(launches) else None
 
     def known_launch(self, number: int) -> Launch:
-        """Return the launch with this number. Raise `ProblemError` if there is none."""
+        """The launch with this number. Raises `ProblemError` if there is none."""
         found, count = self.launch(number), len(self.wrapper.launches)
         if found is None:
             allowed = f"0 to {count - 1}" if count else "none: no launch could be read"

@@ -43,7 +43,7 @@ class CalledDirectlyError(Exception):
 
 
 def kernel_named(package: Package, name: str) -> Kernel:
-    """Return the named kernel with its source. Raise `ProblemError` if name or source is missing."""
+    """The named kernel with its source. Raises `ProblemError` if name or source is missing."""
     wrapper = package.wrapper
     kernel = wrapper.kernels.get(name)
     if kernel is None:

@@ -116,7 +116,7 @@ class Flags:
 
 
 def read_recorded(source: str) -> tuple[str, ...]:
-    """Return the words of the last recorded compile command. Raise `ProblemError` if there is none."""
+    """The words of the last recorded compile command. Raises `ProblemError` if there is none."""
     compiles = _COMPILE.findall(source)
     if not compiles:
         raise ProblemError(

@@ -46,7 +46,7 @@ GUARDED = re.compile(r"aoti_debug_(?:nonzero|within)\(")
 
 
 def with_domain_guarded(kernel: Kernel, family: str) -> str:
-    """Return the kernel's source with all operations of `family` guarded. Raise `ProblemError` if none."""
+    """The kernel's source with all operations of `family` guarded. Raises `ProblemError` if none."""
     guards = _cpp_guards(kernel, family) if kernel.kind == "cpp" else _triton_guards(kernel, family)
     text, found = kernel.source, sorted(guards, reverse=True)
     if not found:

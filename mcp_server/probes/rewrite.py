@@ -350,7 +350,7 @@ def _pure(call: ast.Call) -> bool:
 
 
 def with_bounds_kept(kernel: Kernel) -> str:
-    """Return the kernel with each checked index clamped to its bounds. Raise `ProblemError` if impossible."""
+    """The kernel with each checked index clamped to its bounds. Raises `ProblemError` if impossible."""
     asserts = find_asserts(kernel.source)
     if kernel.kind != "cpp" or not asserts:
         raise ProblemError(
@@ -392,7 +392,7 @@ def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: i
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """Return the kernel with a finite number in place of -inf. Raise `ProblemError` if it has no -inf."""
+    """The kernel with a finite number in place of -inf. Raises `ProblemError` if it has no -inf."""
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
     else:
@@ -406,7 +406,7 @@ def with_finite_mask(kernel: Kernel) -> str:
 
 
 def with_wide_indices(kernel: Kernel) -> str:
-    """Return the kernel with its indices computed in 64 bits. Raise `ProblemError` if they already are."""
+    """The kernel with its indices computed in 64 bits. Raises `ProblemError` if they already are."""
     if kernel.kind == "cpp":
         text, count = _NARROW_CPP.subn(r"\g<head>int64_t", kernel.source)
     else:

@@ -372,7 +372,7 @@ class Context:
         shutil.rmtree(self.directory / TEMPORARY, ignore_errors=True)
 
     def artifact(self, path: Path, what: str) -> Artifact:
-        """Return `path` as an artifact of this job. Raise `ProblemError` if it does not exist."""
+        """`path` as an artifact of this job. Raises `ProblemError` if it does not exist."""
         if not path.exists():
             raise ProblemError("the step left no such file", value=str(path))
         return Artifact(

@@ -66,7 +66,7 @@ def end_with_uv() -> None:
 
 
 def listed_tools(given: str = "") -> str:
-    """Return `core` or `all`: `given`, or what AOTI_DEBUG_TOOLS says. Raise ProblemError for others."""
+    """`core` or `all`: `given`, or what AOTI_DEBUG_TOOLS says. Raises ProblemError for others."""
     chosen = given or os.environ.get(TOOLS_VARIABLE, "") or "core"
     if chosen not in ("core", "all"):
         raise ProblemError(

@@ -184,7 +184,7 @@ def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str
 
 
 def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
-    """Return the argument list of the user's program. Raise `ProblemError` if it cannot be started."""
+    """The argument list of the user's program. Raises `ProblemError` if it cannot be started."""
     if isinstance(workload, CommandWorkload):
         return tuple(workload.argv)
     script = (workload.cwd or Path.cwd()) / workload.script

@@ -49,7 +49,7 @@ class Recorded(Record):
 
 
 def new_package(asked: Path | None, package: Path, kind: str) -> Path:
-    """Return the file to write, by default next to the package. Raise `ProblemError` if it exists."""
+    """The file to write, by default next to the package. Raises `ProblemError` if it exists."""
     target = asked or package.with_name(f"{package.stem}.{kind}.pt2")
     if target.exists() or target.is_symlink():
         raise ProblemError("the file is there already", value=str(target), allowed="a new file")

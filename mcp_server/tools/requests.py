@@ -33,7 +33,7 @@ def package_request(workload: PackageWorkload) -> RunRequest:
 
 
 def run_request(workload: PackageWorkload) -> RunRequest:
-    """Return the worker's `run` request for a package. Raise `ProblemError` if there are no inputs."""
+    """The worker's `run` request for a package. Raises `ProblemError` if there are no inputs."""
     check_inputs_given(workload)
     return package_request(workload)
 

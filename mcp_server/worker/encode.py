@@ -86,7 +86,7 @@ def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
 
 
 def decode(configs: Configs) -> Configs:
-    """Return the options for torch. Raise AttributeError for an unregistered operator, as a script would."""
+    """The options for torch. Raises AttributeError for an unregistered operator, as a script would."""
     found, named = dict(configs), configs.get(BY_OPERATOR)
     if isinstance(named, dict):  # its keys are `namespace.name.overload`
         found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named.items()}
@@ -186,7 +186,7 @@ def restore(record: CallRecord) -> tuple[list[Any], tuple[Any, Any] | None]:
 
 
 def _recorded(asked: RecordedTensor) -> torch.Tensor:
-    """Return a recorded tensor on its device. Raise `Refused` if the recording lacks a part of it."""
+    """A recorded tensor on its device. Raises `Refused` if the recording lacks a part of it."""
     dtype: Any = getattr(torch, asked["dtype"])
     sizes, strides = asked["sizes"], asked["strides"]
     needed = span(sizes, strides) * torch.empty(0, dtype=dtype).element_size()

@@ -294,7 +294,7 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Return a mask of the elements that `change` chooses. Raise `Refused` for places outside the tensor."""
+    """A mask of the elements that `change` chooses. Raises `Refused` for places outside the tensor."""
     masks = [torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)]
 
     def another() -> torch.Tensor:

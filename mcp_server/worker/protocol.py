@@ -80,7 +80,7 @@ class Change:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Change:
-        """Return the change in a request. Raise TypeError for an unknown field."""
+        """The change in a request. Raises TypeError for an unknown field."""
         where = facts.get("where")
         return cls(**{**facts, "where": Where(**where) if where is not None else None})
 

@@ -194,7 +194,7 @@ def test_make_targets_exist() -> None:
     assert shown and shown <= targets
 
 
-TEXT = README + (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+TEXT = README + (ROOT / "docs" / "cli.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
 IN_README = [line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ aoti-debug ")]
 # A server, jobs in another state, and kernels, weights and recordings that the demo does not have.
@@ -243,7 +243,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "crash.log").write_text(LOG)
     (folder / "cpp_host").write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
     (folder / "cpp_host").chmod(0o755)
-    scenarios = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    scenarios = (ROOT / "docs" / "scenarios.md").read_text()
     cases = re.search(r"```yaml\n(# cases.yaml.*?)```", scenarios, re.DOTALL)
     assert cases, "the page shows the file that the README's command names"
     (folder / "cases.yaml").write_text(cases[1])
@@ -264,7 +264,7 @@ def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
     numbers = re.compile(r"(?<=kernel\.cpp:)\d+|(?<=tmp)\d+")
     assert (directory / "bad.pt").is_file()  # made by the demo
     drawn = numbers.sub("N", demo_picture.drawn(demo_picture.printed()))
-    assert drawn == numbers.sub("N", demo_picture.TARGET.read_text(encoding="utf-8"))
+    assert drawn == numbers.sub("N", demo_picture.TARGET.read_text())
 
 
 @pytest.mark.slow

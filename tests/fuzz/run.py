@@ -76,7 +76,7 @@ def _child(name: str, given: argparse.Namespace) -> int:
         "--seconds",
         str(given.seconds),
     ]
-    return int(subprocess.run(argv, check=False).returncode != 0)
+    return int(subprocess.run(argv).returncode != 0)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ Answers = Mapping[str, "Future[Any]"]
 def cuda_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A compiler that links libstdc++ dynamically, jobs that share the GPU, and caches of this session."""
     asked = [sys.executable, "-W", "ignore", "-c", HAS_CUDA]
-    if subprocess.run(asked, capture_output=True, check=False).returncode:
+    if subprocess.run(asked, capture_output=True).returncode:
         pytest.skip("no torch with a CUDA device")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", os.environ.get("CXX") or plain_compiler())

@@ -174,7 +174,7 @@ def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
     answered("record", call.package, "--out", recorded, "--directory", kept)
     files = [str(cuda_zoo.inputs("ranker", name)) for name in ("inputs", "bad-index")]
     argv = [sys.executable, "-W", "ignore", "-c", PROGRAM, "bad", str(recorded), *files]
-    assert subprocess.run(argv, capture_output=True, timeout=300, check=False).returncode != 0
+    assert subprocess.run(argv, capture_output=True, timeout=300).returncode != 0
     (ring,) = kept.glob("*.ring")
     last = read_recording(ring).calls[-1]
     assert last.on_device and last.inputs[0].bytes is not None, "the index was not kept"

@@ -39,7 +39,7 @@ def test_server_that_dies_while_it_asks(sent: bytes) -> None:
     os.write(writing, sent)
     os.close(writing)
     argv = [sys.executable, "-I", "-S", supervisor.__file__, str(reading), "--", "echo", "started"]
-    done = subprocess.run(argv, pass_fds=[reading], capture_output=True, check=False)
+    done = subprocess.run(argv, pass_fds=[reading], capture_output=True)
     os.close(reading)
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 

@@ -50,5 +50,5 @@ def digest(facts: Any) -> dict[str, Any]:
 def gold() -> dict[str, Any]:
     """The expected digests by file name. Fields that a row omits are as in an empty log."""
     nothing = digest(read_log(()))
-    rows = json.loads(GOLD.read_text(encoding="utf-8"))
+    rows = json.loads(GOLD.read_text())
     return {name: {**nothing, **row} for name, row in rows.items()}

@@ -24,7 +24,7 @@ from tests.zoo.names import nightly
 
 # The table of error families.
 
-TEXTS = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
+TEXTS = json.loads(Path(__file__).with_name("texts.json").read_text())
 MATCHED = [family for family in FAMILIES if family.patterns]
 
 

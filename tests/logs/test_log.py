@@ -16,7 +16,7 @@ ASSERT = (
     "/c/ab.py:40: unknown: block: [{},0,0], thread: [2,0,0] "
     "Assertion `index out of bounds: 0 <= tmp4 < ks0` failed."
 )
-LOGS = json.loads(Path(__file__).with_name("logs.json").read_text(encoding="utf-8"))
+LOGS = json.loads(Path(__file__).with_name("logs.json").read_text())
 TRACEBACK = (
     "Traceback (most recent call last):",
     '  File "/app/serve.py", line 12, in <module>',

@@ -30,7 +30,7 @@ void AOTInductorModel::run_impl(
     static constexpr int64_t int_array_1[] = {16L, 1L};
 """
 
-_RECORDED = (RECORDINGS / "wrappers" / "jagged.torch-2.11-cuda.cpp").read_text(encoding="utf-8")
+_RECORDED = (RECORDINGS / "wrappers" / "jagged.torch-2.11-cuda.cpp").read_text()
 _START, _END = _RECORDED.index("template <typename in_ptr0_type_, typename in_ptr1_type_"), "\n}\n"
 _KERNEL = _RECORDED[_START : _RECORDED.index(_END, _START) + len(_END)].replace("index_mul_0", "add_mul_@N@")
 

@@ -29,7 +29,7 @@ SUMMARISED = (
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Any:
     """Read a recorded wrapper."""
-    return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
+    return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text())
 
 
 def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:

@@ -65,7 +65,7 @@ def end_of(argv: list[str], kept: Path) -> int:
     """A host's exit status, negative for a signal. Each of its calls runs in its own thread."""
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", "AOTI_RECORDER_DIR": str(kept)}
     around["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
-    return subprocess.run(argv, env=around, capture_output=True, timeout=600, check=False).returncode
+    return subprocess.run(argv, env=around, capture_output=True, timeout=600).returncode
 
 
 def the_recording(folder: Path) -> Any:
@@ -154,10 +154,10 @@ def core_of(host: Path, package: Path, folder: Path, fault: str, **more: str) ->
     argv = [str(host), str(package), "4", "40", "--break", fault]
     around = {**torch_environment(), "OMP_NUM_THREADS": "1", **more}
     with_core = ["bash", "-c", 'ulimit -c unlimited; exec "$@"', "bash", *argv]
-    subprocess.run(with_core, cwd=folder, env=around, capture_output=True, timeout=600, check=False)
+    subprocess.run(with_core, cwd=folder, env=around, capture_output=True, timeout=600)
     if not any(folder.glob("core*")) and shutil.which("gdb"):  # kernel.core_pattern or a limit forbids them
         write = ("-ex", "run", "-ex", f"gcore {folder / 'core'}", "-ex", "kill", "--args", *argv)
-        subprocess.run(["gdb", "-batch", *write], env=around, capture_output=True, timeout=600, check=False)
+        subprocess.run(["gdb", "-batch", *write], env=around, capture_output=True, timeout=600)
     found = next(folder.glob("core*"), None)
     if found is None:
         pytest.skip("core files go elsewhere here (kernel.core_pattern), and there is no gdb")

@@ -50,7 +50,7 @@ MIDDLE = re.compile(r"(?:^  [1-5]\d  .+\n)+", re.MULTILINE)  # not in the gold f
 @pytest.fixture(scope="module")
 def gold() -> dict[str, str]:
     """The texts by title."""
-    parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^=== (.+)\n", GOLD.read_text(), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -262,4 +262,4 @@ if __name__ == "__main__":
             place.mkdir()
             verdict = SCENARIOS[scenario](build, place)
             written.append(f"=== {scenario}\n{told(verdict, build, place)}\n")
-        GOLD.write_text("".join(written), encoding="utf-8")
+        GOLD.write_text("".join(written))

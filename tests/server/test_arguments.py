@@ -171,6 +171,6 @@ def test_a_resource_for_every_guide(tmp_path: Path) -> None:
         uris = {str(each.uri): str(each.description) for each in (await client.list_resources()).resources}
         for guide in GUIDES:
             assert "?" in uris[guide.uri] and len(set(uris.values())) == len(uris)
-            assert (await read(client, guide.uri)) == guide.path.read_text(encoding="utf-8")
+            assert (await read(client, guide.uri)) == guide.path.read_text()
 
     talk_to(tmp_path / "state", talk)

@@ -72,7 +72,7 @@ class Cluster:
 
     def _ask(self, *argv: str) -> str:
         env = {**os.environ, "SLURM_CONF": str(self.config)}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout
+        return subprocess.run(argv, env=env, capture_output=True, text=True).stdout
 
 
 @contextmanager

@@ -14,7 +14,7 @@ PAGES = [SKILL, *SUB_GUIDES, *REFERENCES]
 
 def frontmatter() -> dict[str, str]:
     """The fields of SKILL.md: each is one line, quoted or not."""
-    text = SKILL.read_text(encoding="utf-8")
+    text = SKILL.read_text()
     assert text.startswith("---\n")
     lines = text.split("---\n", 2)[1].splitlines()
     return {name: value.strip().strip('"') for name, value in (line.split(":", 1) for line in lines)}

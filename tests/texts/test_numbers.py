@@ -163,7 +163,7 @@ def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
     reports, left = ({p["report"] for p in some} for some in (faulty, [p for p in faulty if p not in named]))
     told = f"{len(reports - left)} of {len(reports)} reports"
     words = f"{told}, in at most {max(p['compiles'] for p in named)} compiles"
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "README.md").read_text()
     assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
     on_cuda = [p for p in held["cuda"]["programs"].values() if p["outcome"] != "no failure"]
     compiler = [p for p in on_cuda if "not the compiler's" not in p["outcome"]]

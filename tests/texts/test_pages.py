@@ -42,7 +42,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
 
 def anchors(page: Path) -> set[str]:
     """The anchors of headings, as GitHub and mkdocs make them, and explicit anchors."""
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return set(re.findall(r'<a id="(\w+)">', text)) | {
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
@@ -52,7 +52,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_and_anchors_exist(text: Path) -> None:
     """Every relative link is a file, and its anchor a heading of that file."""
-    for link, anchor in LINK.findall(text.read_text(encoding="utf-8")):
+    for link, anchor in LINK.findall(text.read_text()):
         target = (text.parent / link).resolve() if link else text
         assert target.exists(), link
         assert not anchor or anchor[1:] in anchors(target), link + anchor

@@ -42,7 +42,7 @@ def made(tmp_path: Path) -> Path:
     """A directory with only a wrapper of 320 launches."""
     where = tmp_path / "made"
     where.mkdir()
-    (where / "made.wrapper.cpp").write_text(make_wrapper(320), encoding="utf-8")
+    (where / "made.wrapper.cpp").write_text(make_wrapper(320))
     (where / "made.wrapper.so").write_bytes(b"")
     return where
 

@@ -87,7 +87,7 @@ class Planned:
 
 
 def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
-    """Return the call of a package with its inputs. Raise `ProblemError` if there are none."""
+    """The call of a package with its inputs. Raises `ProblemError` if there are none."""
     package = view_package(workload.package, workload.model_name).package
     return TriedCall(
         request=run_request(workload),

@@ -48,7 +48,7 @@ class Evaluator:
         self._known: dict[Term, Scalar] = {}
 
     def value(self, term: Term) -> Scalar:
-        """Return the value of a term. Raise `UnknownValue` if unknown."""
+        """The value of a term. Raises `UnknownValue` if unknown."""
         if term not in self._known:
             self._known[term] = self._value(term)
         return self._known[term]
@@ -79,7 +79,7 @@ class Evaluator:
                 raise UnknownValue(text)
 
     def span(self, each: Range) -> range:
-        """Return the values of a loop variable. Raise `UnknownValue` if its ends are unknown."""
+        """The values of a loop variable. Raises `UnknownValue` if its ends are unknown."""
         return range(int(self.value(each.start)), int(self.value(each.stop)))
 
     def places(self, ranges: Sequence[Range], most: int = _MOST) -> Iterator[dict[str, int]]:
@@ -117,7 +117,7 @@ def rounded(value: Scalar, dtype: str) -> Scalar:
 
 
 def applied(op: str, values: Sequence[Scalar], dtype: str) -> Scalar:
-    """Return the result of one operator. Raise `UnknownValue` if it is not in the table."""
+    """The result of one operator. Raises `UnknownValue` if it is not in the table."""
     if op == "cast":
         return rounded(values[0], dtype)
     function = FUNCTIONS.get(op)

@@ -245,7 +245,7 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
 
 
 def _hull(values: list[Scalar], nan: bool) -> Interval:
-    """Return the smallest interval with all of the values. Raise `UnknownValue` if one is NaN."""
+    """The smallest interval with all of the values. Raises `UnknownValue` if one is NaN."""
     if any(each != each for each in values):
         raise UnknownValue("NaN")
     return Interval(min(values), max(values), nan)

@@ -102,7 +102,7 @@ class Comparisons:
         return Comparison(path, calls, frames(), code)
 
     def _within(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Return the record. Raise `TooLarge` if it exceeds the cap on a file."""
+        """The record. Raises `TooLarge` if it exceeds the cap on a file."""
         size = storage_bytes(record["actual"] + record["expected"])
         if size > self.calls.store.cap:
             raise TooLarge(f"its {size} bytes are above the cap of {self.calls.store.cap}")
