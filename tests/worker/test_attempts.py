@@ -77,6 +77,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("NumPy", "import numpy as np\nk = 2\nnp.zeros(shape=k)\nreturn torch.from_numpy(np.exp(x.numpy()))", ()),
     ("log line", "print(f'at most {x.max():.1f}')\nreturn x * 2", ()),
     ("container", "return {'all': [Pair(x + 1, x.sum())]}", ()),
+    ("written device", "return x + torch.ones(6, device='cuda')", ()),
     ("integer of a size, part of a size", "k = int(x.shape[0] * 0.5)\nreturn x[:k] * 2", ()),
     ("operator", "left, kept = x[:, 0].argsort(), []\nwhile left.numel():\n    kept.append(left[0])\n"
      "    left = left[1:][x[left[1:], 0] > x[left[0], 0] + self.num_classes / 9]\n"

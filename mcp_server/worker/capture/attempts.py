@@ -46,7 +46,6 @@ from .changes import (
     declared_dims,
     derives,
     functions,
-    hinted,
     in_structure,
     is_hint,
     name_of,
@@ -247,10 +246,8 @@ def _both(trying: Trying, behind: Failing, change: Change, depth: int) -> Iterat
     first = change.told
     with change.during():
         text = words(behind)
-        further = [suggestions(behind, text)]
-        if change.owner is not None:
-            further += [rewritten(behind, text), hinted(behind)]
-        for told in _tried(trying, behind, itertools.chain.from_iterable(further), depth + 1):
+        of_lines = rewritten(behind, text) if change.owner is not None else ()
+        for told in _tried(trying, behind, itertools.chain(suggestions(behind, text), of_lines), depth + 1):
             told.name = f"{first.name}, {told.name}"
             told.more_lines = [line for line in (told.line, *told.more_lines) if line not in (0, first.line)]
             told.action = f"{first.action}, then {told.action}"
@@ -343,6 +340,7 @@ def _attempt(failing: Failing, change: Change, wanted: Wanted, state: State) -> 
         with change.during(), in_time():
             began = time.process_time()
             program = exported(_with_example(failing, change), change.options)
+            wanted = wanted or list(_references(failing, state))  # eager mode may fail without the change
             if not _agrees(failing, program, wanted, change):
                 change.told.outcome = "differs"
                 return None

@@ -452,18 +452,10 @@ def options(failing: Failing) -> Iterator[Change]:
         told = Attempt("multiple", f"declare a multiple of {factor}", "other sizes are refused")
         told.before, told.after = dims, f'{factor} * Dim("k", min=1)'
         yield replace(_redeclared(failing, told, partial(_multiple, factor)), factor=factor)
-    yield from hinted(failing)
-    yield _static(failing)
-
-
-def hinted(failing: Failing) -> Iterator[Change]:
-    """Yield an export with each dimension declared as `Dim.DYNAMIC`, if one has a name."""
-    names = _dim_names(failing)
     note = "sizes from 2 on; the package does not check a range that export narrows"
-    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note, after="Dim.DYNAMIC")
-    told.before = _written(names)
-    if names and failing.stage == "export":
-        yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
+    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note, before=dims, after="Dim.DYNAMIC")
+    yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
+    yield _static(failing)
 
 
 def _dim_names(failing: Failing) -> list[str]:

@@ -699,6 +699,17 @@ def _until_exit(node: Node, used: Any, known: Any) -> list[Node]:
     return [ast.Assign([target], parsed("torch.where(going, V, O)", V=value_of(node), O=old))]
 
 
+@in_expression
+def own_device(node: Node, context: Context) -> Node | None:
+    """Rewrite `x.cuda()`, `x.to("cuda")` and `device="cuda"` with the device of the first input."""
+    own = parsed(f"{context.parameters[0]}.device") if context.parameters else None
+    if calls_method(node, "cuda") and not node.args:
+        return parsed("X.to(D)", X=node.func.value, D=own) if own else None
+    written = node.args[0] if calls_method(node, "device") and node.args else node
+    value = str(written.value) if isinstance(written, ast.Constant) else ""
+    return own if re.fullmatch(r"(cuda|cpu|mps|xpu)(:\d+)?", value) else None
+
+
 _SHAPED = ("view", "reshape", "expand", "zeros", "ones", "empty", "full")
 
 
@@ -1006,6 +1017,7 @@ REWRITES = [
         "take that part by an index",
         "it is a copy, and an index beyond the end fails",
     ),
+    Rewrite("written device", "same device|with CUDA|NVIDIA driver", own_device, "use the input's device"),
     Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
     Rewrite(
         "least squares",
