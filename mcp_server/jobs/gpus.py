@@ -37,7 +37,7 @@ def lease_root() -> Path:
 
 @dataclass(frozen=True)
 class Waits:
-    """A job that wants a GPU: its name for other jobs (`holder`), and what to call while it waits.
+    """A job that wants a GPU: its name for other jobs (`holder`), and a function to call while it waits.
 
     `shared` has the job's leases, by GPU: its processes may use one GPU together.
     """

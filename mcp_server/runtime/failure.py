@@ -189,7 +189,7 @@ def read_launcher(lines: Iterable[str]) -> LauncherWords:
         for found in map(_ENDED.search, own)
         if found
     ]
-    ends.sort(key=lambda end: _STOPPED.search(end.how) is not None)  # stable: otherwise in the order printed
+    ends.sort(key=lambda end: _STOPPED.search(end.how) is not None)  # else in the order printed
     waiting = any(map(_WAITING.match, own)) and not any(map(_GRANTED.match, own))
     refused = "" if ends else next((text for text in own if _REFUSED.match(text)), "")
     return LauncherWords(next(iter(ends), None), waiting, bound(refused, 300))

@@ -49,7 +49,7 @@ OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
 USUAL_STACK = 8 << 20  # bytes; the default for a thread on Linux
 
-# Follows a file's name in `extra_imports`: take only the operators that it registers (worker/imports.py).
+# After a file's name in `extra_imports`: take only the operators that the file registers (imports.py).
 OPERATORS = "#operators"
 
 

@@ -429,8 +429,8 @@ class OfNode(Event):
 
 
 class NodeRaised(OfNode):
-    """An operator raised. `overflowed` are the nodes from which its integer inputs are computed, and whose
-    integers do not fit their dtype.
+    """An operator raised. `overflowed` are nodes behind its integer inputs whose integers do not fit their
+    dtype.
     """
 
     text: str

@@ -38,7 +38,7 @@ from .protocol import (
 from .report import Refused, Report
 from .tensors import dtype_name
 
-# A runner refers to user-managed weights and does not copy them: they live as long as this process.
+# A runner does not copy user-managed weights: they must live as long as this process.
 _alive: list[dict[str, torch.Tensor]] = []
 
 

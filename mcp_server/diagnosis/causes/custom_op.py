@@ -214,8 +214,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
     for source, root in case.roots:
         if root.family.id != "operator_raised" or case.package is None:
             continue
-        # Errors of torch up to 2.12 name no node: take the package's only operator. Later errors name the
-        # node.
+        # Up to torch 2.12, errors name no node: take the package's only operator. Later errors name it.
         own = own_operators(case)
         op = own[0] if len(own) == 1 else ""
         if "node" in root.fields:

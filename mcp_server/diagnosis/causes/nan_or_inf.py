@@ -31,8 +31,7 @@ from mcp_server.worker import events
 from mcp_server.worker.protocol import Where
 from mcp_server.worker.report import TensorFacts
 
-# Only logarithms compute minus infinity from finite values (0). Other operators only fill it in, as in a
-# mask.
+# Only logarithms compute minus infinity from finite values (0). Others only fill it in, as in a mask.
 _ATEN_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 # `log` as an operator: log_softmax and logical operators have other characters around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")

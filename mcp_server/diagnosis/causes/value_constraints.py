@@ -241,7 +241,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch with the line that raises in eager mode, otherwise with its lines that divide, or all."""
+    """The launch, with the line that raises in eager mode, else its lines that divide, else all lines."""
     party = launch_component(division.launch.index, division.launch.kernel, case)
     event, own = raised(division, case), party.model_locations
     lines = lines_of(event) if event is not None else []

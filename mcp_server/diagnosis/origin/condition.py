@@ -239,7 +239,7 @@ def _where(name: str, low: Scalar | None, high: Scalar | None, good: Scalar) -> 
 def condition_of(
     expressions: Sequence[Expression], allowed: Interval, blamed: Counter[ElementKey]
 ) -> Condition | None:
-    """Return when the first expression is bad, as one element of an input varies and the others stay.
+    """Find for which values of one input element the first expression is bad, if the others stay.
 
     The other expressions are those of other loop points. `blamed` counts the failing points by element.
     """

@@ -288,7 +288,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
 def _kept(
     found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
 ) -> Overflow:
-    """`found` with a bound for the elements and the faulty rows, if one input has all elements."""
+    """Add to `found` the bound of the elements and the faulty rows, if one input has them all."""
     names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
     inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
     given = all(isinstance(each, Given) for each in sources)

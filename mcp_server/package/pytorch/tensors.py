@@ -226,7 +226,7 @@ class Tensors:
 
         If an operator chose the layout, the tensor counts as flat memory.
 
-        Raise `NotRead` if they are not known.
+        Raise `NotRead` if these are unknown.
         """
         if name in self.constants:
             weight = self.constants[name]

@@ -84,7 +84,7 @@ DEFAULT_CAP = 1 << 30  # limit of one saved call, update or program; AOTI_DEBUG_
 KEPT = 2  # latest calls of each load whose inputs are kept, whatever their size
 LATEST = 32  # latest calls of each load whose inputs are kept within BYTES
 FIRST = 32  # first calls whose inputs are kept within BYTES, since a check may follow all calls
-BYTES = 128 << 20  # limit for inputs of the first calls together, and the same for the latest
+BYTES = 128 << 20  # limit for all inputs of the first calls, and for all of the latest
 ODD = 4  # calls whose inputs are kept because outputs are not finite or not readable
 COPY = 256 << 20  # a larger package is linked, not copied
 

@@ -763,7 +763,7 @@ def of_parts(node: Node, context: Context) -> Node | None:
 
 
 def complex_tensor(node: Node) -> Node:
-    """Code for a tensor of a number, and other code as it is."""
+    """Turn a number into code for a tensor. Leave other code."""
     with contextlib.suppress(ValueError, TypeError):
         value = complex(ast.literal_eval(node))
         parts = (f"torch.tensor({part + 0.0})" for part in (value.real, value.imag))
