@@ -104,13 +104,13 @@ def _compare_forms(
 ) -> None:
     """Report event `compared_form` for each form."""
     for form, changed in forms.items():
-        found = [equal(expected.among(outputs), outputs)]
+        found = [equal(expected.among(outputs), outputs, expected.limits)]
         for form_of in (changed, lambda program: torch.fx.Interpreter(program.module())):
             program, *inputs = load_with_inputs(request, report)
             with torch.no_grad():
                 result = form_of(program).run(*_pytree.tree_leaves(inputs), enable_io_processing=False)
             made = only_tensors(result)
-            found.append(equal(expected.among(made), made))
+            found.append(equal(expected.among(made), made, expected.limits))
         report.event(events.ComparedForm(form, (found[0], found[1], found[2])))
 
 

@@ -186,6 +186,8 @@ class Trial:
         self.request = request
         self.limits = (request.get("rtol"), request.get("atol"))
         self.expected = expectation(request.get("expect"))
+        if self.expected is not None and self.limits == (None, None):
+            self.limits = self.expected.limits
         self.reference: Reference | None = None
         if request.get("against"):
             self.reference = Reference("before", load_file(request["against"]))

@@ -70,9 +70,9 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
 
 def repeat_check(kept: str, outputs: list[torch.Tensor], report: Report) -> None:
     """Compare with both sides of the program's own check: what it expected, and what it had got."""
-    wanted, before = (expectation(kept, side) for side in ("expected", "actual"))
-    report.event(as_expected((wanted or Expected()).among(outputs), outputs, given=False))
-    report.event(compare_all((before or Expected()).among(outputs), outputs))
+    wanted, before = (expectation(kept, side) or Expected() for side in ("expected", "actual"))
+    report.event(as_expected(wanted.among(outputs), outputs, wanted.limits, given=False))
+    report.event(compare_all(before.among(outputs), outputs))
 
 
 def inputs_of(step: Step, request: RunRequest) -> Inputs:
@@ -91,9 +91,10 @@ def as_captured(step: Step) -> Iterator[None]:
 
 
 class Expected(list[torch.Tensor]):
-    """The tensors that a call should return. `places`: the outputs that they are for; empty means all."""
+    """What a call should return for the outputs `places` (empty: all), within the `limits` of a check."""
 
     places: Sequence[int] = ()
+    limits: Limits = (None, None)
 
     def among(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """An expected tensor for each output: the output itself if nothing is expected there."""
@@ -111,11 +112,9 @@ def expectation(path: str | None, side: str = "expected") -> Expected | None:
         found = load_file(path, "expectation")
     except Refused as refused:
         raise Refused(refused.what, path, EXPECTATION) from None
-    places: Sequence[int] = ()
-    if isinstance(found, dict) and {"expected", "actual"} <= set(found):
-        found, places = found[side], found.get("places", ())
-    tensors = Expected(only_tensors(found))
-    tensors.places = places
+    kept = found if isinstance(found, dict) and {"expected", "actual"} <= set(found) else {}
+    tensors = Expected(only_tensors(kept.get(side, found)))
+    tensors.places, tensors.limits = kept.get("places", ()), tuple(kept.get("limits", (None, None)))
     if not tensors:
         raise Refused("the expectation holds no tensor", path, EXPECTATION)
     return tensors

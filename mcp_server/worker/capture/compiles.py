@@ -55,13 +55,13 @@ class Comparisons:
         self.numbers = itertools.count()
         self.failed: Comparison | None = None
 
-    def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> Ending:
+    def asserting(self, actual: Any, expected: Any, *_args: Any, **named: Any) -> Ending:
         """Journal a failed `assert_close` at once, because the program may catch the error."""
         _, error = yield
         self._forget()
         if isinstance(error, AssertionError):
             error.__dict__[REPORTED] = True  # a reference to the error would keep tensors alive
-            self.failed = self._kept(actual, expected)
+            self.failed = self._kept(actual, expected, named)
             self._tell(error)
 
     def comparing(self, first: Any = None, second: Any = None, *_args: Any, **named: Any) -> Ending:
@@ -73,7 +73,7 @@ class Comparisons:
             result, _ = yield
             self._forget()
             if result is False:
-                self.failed = self._kept(named.get("input", first), named.get("other", second))
+                self.failed = self._kept(named.get("input", first), named.get("other", second), named)
 
     def ending(self, error: BaseException) -> None:
         """Journal the last comparison if it failed in a function of the error's traceback."""
@@ -85,8 +85,8 @@ class Comparisons:
         """Journal the last comparison if it failed. A `raise SystemExit` after it reaches no hook."""
         self._tell(SystemExit())
 
-    def _kept(self, actual: Any, expected: Any) -> Comparison:
-        """Keep both sides of a comparison. The actual side is the one that a call returned."""
+    def _kept(self, actual: Any, expected: Any, named: dict[str, Any]) -> Comparison:
+        """Keep both sides of a comparison and its tolerance. The actual side is what a call returned."""
         arrays = (
             s if not hasattr(s, "__array_interface__") else torch.as_tensor(s) for s in (actual, expected)
         )
@@ -96,7 +96,8 @@ class Comparisons:
             sides.reverse()
         calls = calls_of(sides[0] + sides[1])
         places = self.calls.outputs.places_of(sides[0], calls[0]) if len(calls) == 1 else []
-        record = {"actual": sides[0], "expected": sides[1], "places": places}
+        limits = [None if one is None else float(one) for one in map(named.get, ("rtol", "atol"))]
+        record = {"actual": sides[0], "expected": sides[1], "places": places, "limits": limits}
         path, _ = self.calls.saved("assertion", next(self.numbers), lambda: self._within(record))
         code = next((frame.f_code for frame in callers()), None)
         return Comparison(path, calls, frames(), code)
