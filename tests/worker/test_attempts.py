@@ -404,7 +404,7 @@ VERDICTS: list[tuple[str, str, int, dict[str, str], str]] = [
     (NARROWED, "shape_out_of_range", 6, {"after": "torch.scalar_tensor(x.shape[0]) > 5"}, "passed"),
     # torch's error names no line of the model, and the attempts are not the program's error.
     (FIXED_SIZE, "compile_failure", 7, {"text": "static"}, ""),
-    (COMPARED, "compile_failure", 6, {"text": "without comparing"}, ""),
+    (COMPARED, "compile_failure", 6, {"text": "or change the line"}, ""),
     *nightly(
         (OF_TENSOR, "wrong_output", 10, {"after": "self.seen.copy_(self.seen * 0.5 + x)"}, ""),
         (OF_NUMBER, "wrong_output", 10, {"after": "x * self.seen[0]"}, "in 3 calls in turn"),
