@@ -488,6 +488,6 @@ def _limit(condition: Condition) -> tuple[str, str]:
 
 
 OPEN_MASK = (
-    "leave at least one element of each row of the mask open; for a fully masked row, replace the softmax "
-    "by 0 (torch.where)"
+    "let the mask keep at least one element of each row; for a fully masked row, return 0 in place of "
+    "the softmax: torch.where(row_is_kept, weights, 0)"
 )

@@ -200,7 +200,9 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
             )
         if isinstance(workload, PackageWorkload) and workload.inputs is None:
             what = f"{argument(name)} is given without the inputs of the call"
-            raise ProblemError(what, allowed="with `inputs`")
+            line = ["aoti-debug", "diagnose", given.package, "--inputs", "INPUTS.pt", f"--{name}"]
+            line += given.check if given.check else [given.expect]
+            raise ProblemError(what, allowed="with `inputs`", next_call=shlex.join(line))
     cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
     if given.check:
         try:
@@ -317,10 +319,10 @@ def _like(path: Path) -> str:
 def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
     """Raise ProblemError unless the first word of `argv` is a program that can be started."""
     name = argv[0] if argv else ""
-    if "/" in name or name in (".", ".."):
+    if "/" in name or name in (".", "..") or ((cwd / name).is_file() and not os.access(cwd / name, os.X_OK)):
         path = file("command", name, cwd)
         if not os.access(path, os.X_OK):
-            allowed = "a program, a script (.py) or a package (.pt2)"
+            allowed = "a program, a script (.py) or a package (.pt2); a log with --log"
             raise ProblemError("not executable, and no script or package", value=str(path), allowed=allowed)
         return
     search_path = env.get("PATH") or os.environ.get("PATH", os.defpath)

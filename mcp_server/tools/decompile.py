@@ -232,7 +232,8 @@ def _summary(written: Written) -> str:
 def new_folder(path: Path) -> Path:
     """Check that a folder is new or empty, and writable. Raise `ProblemError` if it is not."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ProblemError("the folder is not empty", value=str(path), allowed="a new folder")
+        what = "the folder is not empty" if path.is_dir() else "this is a file, not a folder"
+        raise ProblemError(what, value=str(path), allowed="a new folder")
     if not os.access(path.parent if not path.exists() else path, os.W_OK):
         raise ProblemError("the folder cannot be written", value=str(path), allowed="a folder of yours")
     return path

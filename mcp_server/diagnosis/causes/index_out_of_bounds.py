@@ -145,10 +145,15 @@ def _by_input(
         crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
             text=indexed.advice(all_read, part, facts),
-            after=None if index.offsets else outside(all_read, low, high),
+            after=None if index.offsets else outside(all_read, first_row(part, facts), high),
         ),
         intervention=_replaced([each for each in parts if each.input == part.input], part, indexed, case),
     )
+
+
+def first_row(part: InputSlice, facts: events.IndexValues) -> int:
+    """The lowest value to accept. Negative values count from the end; few programs mean that."""
+    return 0 if part.low < 0 <= (facts.min or 0) else part.low
 
 
 def _narrow(index: Index, case: DiagnosisState) -> Suspect:
@@ -237,7 +242,7 @@ class _Indexed:
 
     def advice(self, read: str, part: InputSlice, facts: events.IndexValues) -> str:
         """Say what to change: the ids or the table, or the code that computes the positions."""
-        low, high, most = part.low, part.high, facts.max or 0
+        low, high, most = first_row(part, facts), part.high, facts.max or 0
         if self.offsets:
             return f"let {read} say where each bag starts: {STARTS}"
         if self.is_table:
@@ -248,7 +253,8 @@ class _Indexed:
                 return reject
             rows = most - self.shift + 1
             if most == high + 1:  # ids that count from 1, or one id that was not counted
-                return f"if {most} is a real id, give {self.name} {rows} rows; otherwise {reject}"
+                real = f"if {most} is a real id, give {self.name} {rows} rows"
+                return f"if the ids count from 1, subtract 1; {real}; otherwise {reject}"
             return f"{reject}; if the training data has the id {most}, {self.name} needs at least {rows} rows"
         text = f"correct what produces {read}: each value must be a position in {self.name}, {low}..{high}"
         if facts.min == -1 and most <= high:

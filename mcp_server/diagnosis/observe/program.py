@@ -346,7 +346,7 @@ def _restored(file: CapturedOverwriting) -> str:
     if file.kept is None:
         if file.notice:
             return f"{name} was overwritten by a build with debug information, without a copy: {file.notice}."
-        new = f"{name} is new, and was built with debug information: build it again before you deploy it."
+        new = f"The diagnosis created {name}, with debug information: build it again before you deploy it."
         return new if file.path.is_file() else ""
     try:
         if file.path.is_file() and filecmp.cmp(file.path, file.kept, shallow=False):
