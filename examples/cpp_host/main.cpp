@@ -29,9 +29,9 @@ std::vector<at::Tensor> request(int64_t thread, int64_t call, const std::string&
   auto users = (at::arange(BATCH, at::kLong) + thread + call).remainder(USERS);
   auto items = (at::arange(BATCH * ITEMS_PER_USER, at::kLong) * 7 + call).remainder(ITEMS).view({BATCH, ITEMS_PER_USER});
   if (fault == "index") items[3][5] = ITEMS + 24;
-  if (fault == "worker") items[6][5] = ITEMS + 24;  // in the half of the batch that an OpenMP worker computes
+  if (fault == "worker") items[6][5] = ITEMS + 24; // in the half of the batch that an OpenMP worker computes
   std::vector<int64_t> own(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH);
-  if (fault == "freed") users = at::from_blob(own.data(), {BATCH}, at::kLong);  // `own` ends here
+  if (fault == "freed") users = at::from_blob(own.data(), {BATCH}, at::kLong); // `own` ends here
   static std::vector<int64_t> half(users.data_ptr<int64_t>(), users.data_ptr<int64_t>() + BATCH / 2);
   if (fault == "short") users = at::from_blob(half.data(), {BATCH}, at::kLong);
   if (fault == "dtype" || fault == "uncaught") items = items.to(at::kInt);
@@ -42,7 +42,7 @@ void fail(const std::string& fault) {
   if (fault == "segv") *static_cast<volatile int*>(nullptr) = 1;
   if (fault == "abort") std::abort();
   if (fault == "kill") std::raise(SIGKILL);
-  if (fault == "fork" && fork() > 0) wait(nullptr);  // the child serves on, without the threads of OpenMP
+  if (fault == "fork" && fork() > 0) wait(nullptr); // the child serves on, without the threads of OpenMP
   while (fault == "hang") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
@@ -64,7 +64,7 @@ void serve(torch::inductor::AOTIModelPackageLoader& model, int64_t thread, int64
   }
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
   if (argc < 4) {

@@ -46,7 +46,7 @@ def select(
     torch_version: str | None = None,
     device: Device | None = None,
 ) -> FlagPlan:
-    """Return the plan for `requested` (name -> value) at `moment`.
+    """The plan for `requested` (name -> value) at `moment`.
 
     If `torch_version` or `device` is None, rules that depend on it are skipped, and the plan has a warning.
     Raise `ProblemError` for an unknown name, a bad value, or a flag that would have no effect: its run would

@@ -238,7 +238,7 @@ class Store:
         return lock is None
 
     def path_of(self, uri: str) -> Path:
-        """Return the file behind an artifact's address.
+        """The file behind an artifact's address.
 
         Raise ProblemError for another scheme, for a path outside the job's folder (by `..` or by a link that
         the workload created), or if no regular file is there.

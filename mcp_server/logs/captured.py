@@ -571,7 +571,7 @@ LARGER = 8.0  # how many times more elements than the largest earlier call still
 
 
 def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | None:
-    """Return the call in progress if it takes far longer than other calls of its load; else None.
+    """The call in progress if it takes far longer than other calls of its load; else None.
 
     `now` is wall-clock time in seconds. A call younger than `least_s` is not stalled. Return None if no call
     of that load has succeeded, if the successful calls were much smaller, or if several calls are in

@@ -110,7 +110,7 @@ _LONGEST_MESSAGE = 160  # characters of a message inside a sentence
 
 
 def kernel_message(text: str) -> str:
-    """Return the message of a kernel or check in `text`, shortened, without C++ frames. Empty if absent."""
+    """The message of a kernel or check in `text`, shortened, without C++ frames. Empty if absent."""
     found = next((match for match in (message.search(text) for message in _MESSAGES) if match), None)
     return _SUFFIX.sub("", bound(found[0].strip(), _LONGEST_MESSAGE)) if found else ""
 

@@ -174,7 +174,7 @@ class SourceAccess:
 
 
 def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]:
-    """Return the sides on which a test bounds an index made of `loads`. Only tests joined by `&` count."""
+    """The sides on which a test bounds an index made of `loads`. Only tests joined by `&` count."""
     match test:
         case Apply(op="and" | "bitand", args=(left, right)):
             return _bounded(left, loads) | _bounded(right, loads)
@@ -185,7 +185,7 @@ def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]
 
 
 def extent(tensor: TensorFacts) -> tuple[int, int]:
-    """Return the byte addresses [start, end) that the tensor reaches; start equals end if it is empty."""
+    """The byte addresses [start, end) that the tensor reaches; start equals end if it is empty."""
     first, end = reached(tensor.shape, tensor.stride)
     return tensor.pointer + first * itemsize_of(tensor.dtype), tensor.pointer + end * itemsize_of(
         tensor.dtype
@@ -292,7 +292,7 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
 
 
 def _declared(situation: Situation, variable: str, shape: Sequence[int]) -> list[int] | None:
-    """Return the wrapper's sizes of a variable in this call, if `shape` has another number of elements.
+    """The wrapper's sizes of a variable in this call, if `shape` has another number of elements.
 
     Only the numbers of elements are compared: a launch may get a view with other dimensions.
     """

@@ -190,7 +190,7 @@ SUBJECTS = ("launch", "kernel", "buffer", "input", "constant", "location", "asse
 
 
 def question_of(given: args.InspectArguments) -> dict[str, str | int]:
-    """Return the question as {subject: value}; {} asks for the overview.
+    """The question as {subject: value}; {} asks for the overview.
 
     Raise ProblemError for several questions; only an assertion may come with the kernel that printed it.
     """

@@ -232,18 +232,18 @@ DIVIDES = re.compile(r"//|%|\b(?:div\w*|true_divide|floor_divide|remainder|fmod|
 _PARAMETERS = frozenset({"weight", "bias"})
 
 
-Wanted = Callable[[str], object]  # whether a line of code has what is looked for
-_LARGEST_SOURCE = 1 << 20  # bytes
+Wanted = Callable[[str], object]  # whether a line has what is looked for
+_LARGEST = 1 << 20  # bytes
 _DEEPEST = 3  # helpers that call helpers
 
 
 def in_helpers(at: ModelLocation, wanted: Wanted) -> list[ModelLocation]:
-    """The wanted lines of the functions that a line calls, if the same file defines them.
+    """The wanted lines of the functions of the same file that a line calls.
 
     Empty if the file is not there, or has other text on that line.
     """
     source = Path(at.file)
-    if not source.is_file() or source.stat().st_size > _LARGEST_SOURCE:
+    if not source.is_file() or source.stat().st_size > _LARGEST:
         return []
     lines, tree = _parsed(source, source.stat().st_mtime_ns)
     if not at.code or lines[at.line - 1 : at.line] != [at.code]:
@@ -273,7 +273,7 @@ def _parsed(source: Path, _changed_ns: int) -> tuple[list[str], ast.Module]:
 
 
 def _called(statements: Iterable[ast.stmt], tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions of the file that the statements call by name. Modules that are called have frames."""
+    """The functions of the file that the statements call by name. Called modules have frames."""
     calls = [node.func for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
     names = {call.id for call in calls if isinstance(call, ast.Name)}
     names |= {call.attr for call in calls if isinstance(call, ast.Attribute)}

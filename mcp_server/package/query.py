@@ -78,7 +78,7 @@ def _argument(view: PackageView, argument: Argument) -> str:
 
 
 def kernel_fact(view: PackageView, name: str, most: int | None = None) -> Fact:
-    """Return a kernel by its name in the wrapper or on the device, with a limited part of its source.
+    """A kernel by its name in the wrapper or on the device, with a limited part of its source.
 
     Raise `ProblemError` if unknown.
     """

@@ -187,7 +187,7 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
 
 
 def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the full path of a C++ compiler: $CXX, the recorded name, or any on PATH.
+    """The full path of a C++ compiler: $CXX, the recorded name, or any on PATH.
 
     `environ` is the workload's environment: its compiler may differ from the server's.
 

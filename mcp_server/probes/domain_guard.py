@@ -65,7 +65,7 @@ _EXPONENTS = (
 
 
 def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
-    """Return the kernel's source with `shift` subtracted from the argument of every exponential.
+    """The kernel's source with `shift` subtracted from the argument of every exponential.
 
     The value of a softmax stays the same. Raise `ProblemError` if the kernel has no exponential.
     """

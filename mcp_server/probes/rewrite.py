@@ -238,7 +238,7 @@ def compiled_form(source: str) -> str:
 
 
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:
-    """Return the kernel's source with its only occurrence of `old` replaced by the expression `new`.
+    """The kernel's source with its only occurrence of `old` replaced by the expression `new`.
 
     A statement that occurs in a loop over vectors and again in the loop over the remainder counts once. Raise
     `ProblemError` if `old` does not occur exactly once, with the lines where it does, or if `new` is not a
@@ -428,7 +428,7 @@ def with_wide_indices(kernel: Kernel) -> str:
 
 
 def with_wide_integers(kernel: Kernel) -> str:
-    """Return the kernel with integer loads and arithmetic widened to int64; stores keep their dtype.
+    """The kernel with integer loads and arithmetic widened to int64; stores keep their dtype.
 
     Raise `ProblemError` if no integer is narrower, or for C++ vector code.
     """

@@ -93,7 +93,7 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
 
 
 def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
-    """Return the source line of the code at `offset` in a file. None if unknown.
+    """The source line of the code at `offset` in a file. None if unknown.
 
     With `suffixes`, return the nearest line above it from a file with such a suffix: skips inlined headers.
     """

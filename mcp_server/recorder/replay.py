@@ -256,7 +256,7 @@ class TakenCall:
 
 
 async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
-    """Return the first candidate that fails when replayed, or the first that can be replayed.
+    """The first candidate that fails when replayed, or the first that can be replayed.
 
     `workload` is the package. If no candidate can be replayed, and nothing says how the host died, raise
     `ProblemError` that says what was not kept.

@@ -196,7 +196,7 @@ def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[float | None, float
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
-    """Return a mask of the differing elements for each output. Mark none where the layouts differ."""
+    """A mask of the differing elements for each output; none differ where the layouts do."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)

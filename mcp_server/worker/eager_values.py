@@ -43,7 +43,7 @@ def expectations(
     cap: int = 0,
     rounded: int = 1,
 ) -> Expectations:
-    """Return the values in eager mode, in float64, and in `rounded` runs with random roundings.
+    """The values in eager mode, in float64, and in `rounded` runs with random roundings.
 
     Return only eager values if the program cannot run in float64 or is too slow for many runs.
     """

@@ -194,7 +194,7 @@ class _Script:
             self.statements.append(_Statement(node, stores, set(_reads(code)), changes))
 
     def needed(self, number: int) -> set[int]:
-        """Return a statement and, transitively, those that bind or change the names that it reads."""
+        """A statement and, transitively, those that bind or change the names that it reads."""
         wanted: set[int] = set()
         left = {number}
         while left:

@@ -132,7 +132,7 @@ def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
 
 
 def flatten(inputs: Inputs, in_spec: str | None) -> list[Any]:
-    """Return the tensors in the order in which the package takes them.
+    """The tensors in the order in which the package takes them.
 
     Do as `AOTICompiledModel.__call__` does (torch/export/pt2_archive/_package.py, 2.13): drop every leaf that
     is not a tensor, and compare neither keys nor structure.

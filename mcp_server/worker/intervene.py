@@ -247,7 +247,7 @@ class Trial:
         return not any(bool(mask.any()) for mask in self._faults(outputs))
 
     def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
-        """Return the facts of the last call, with the fewest changed elements or constants that cure it.
+        """The facts of the last call, with the fewest changed elements or constants that cure it.
 
         Report `found` before this, since a call of the search may end the process. If the unchanged call
         failed, compare the outputs with those of a call in which only these elements change.

@@ -191,7 +191,7 @@ class Padded(TorchDispatchMode):
 
 
 def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
-    """Return the result of an operator, and its writes beyond the tensors that it allocated.
+    """The result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on
     other devices are called normally and report no overrun.

@@ -48,7 +48,7 @@ def furthest(one: torch.Tensor, other: torch.Tensor) -> float | None:
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """Return a digest of dtype, shape and values in row-major order.
+    """A digest of dtype, shape and values in row-major order.
 
     It is made of sums of 64-bit words, plain and weighted by place, modulo 2**64. They are twenty times as
     fast as a cryptographic hash of the bytes, on a GPU too, and find any change that is not contrived. They

@@ -273,9 +273,9 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
     assert set(ordered.stacks) == {s for s in given.stacks if s[0].line == first or not indexed}
 
 
-HELPED = """class Model(nn.Module):
+HELPED = """class M:
     def pick(self, x):
-        return self.rows(x[self.ids])
+        return self.rows(x[ids])
 
     def rows(self, x):
         return x[:2]

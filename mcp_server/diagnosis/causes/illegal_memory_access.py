@@ -100,7 +100,7 @@ def _passing_change(fault: Fault, case: DiagnosisState) -> Intervention | None:
 
 
 def _blame(fault: Fault, change: Intervention | None, marker: str) -> Blame:
-    """Return the blame of the located fault, or blame the kernel if it lacks a mask.
+    """The blame of the located fault, or of the kernel if it lacks a mask.
 
     It lacks one if the tensor is empty, or if the program passes with a mask.
     """

@@ -86,7 +86,7 @@ def action_of(found: Attempt) -> str:
 async def edited(
     context: Context, call: TriedCall, workload: PackageWorkload, edit: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """Return the call with an edited program in place of the package, or of one launch (-1: the package).
+    """The call with an edited program in place of the package, or of one launch (-1: the package).
 
     Raise `ProblemError` if nothing is edited, if the call passes with the unedited program, or if the program
     has no function for the launch.

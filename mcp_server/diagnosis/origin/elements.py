@@ -257,7 +257,7 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
-    """Return the conversion of a finite number or sum to a type that is too narrow, or None."""
+    """The conversion of a finite number or sum to a type that is too narrow, or None."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in _SHORT:
             continue

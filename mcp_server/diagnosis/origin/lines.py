@@ -162,7 +162,7 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
 
 
 def _kept(x: str, domain: Domain) -> str:
-    """Return the guarded operand: `torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`. Open ends are excluded."""
+    """The guarded operand: `torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`. Open ends are excluded."""
     if domain.nonzero:
         return f"torch.where({x} == 0, 1, {x})"
     low, high = f"{domain.low:g}", f"{domain.high:g}"

@@ -87,7 +87,7 @@ class Lane(Evaluator):
         return value
 
     def offset(self, access: Access) -> int | None:
-        """Return the bytes from the pointer to the accessed element. None if the lane makes no access.
+        """The bytes from the pointer to the accessed element. None if the lane makes no access.
 
         Raise `UnknownValue` if this is unknown.
         """
@@ -277,7 +277,7 @@ def index_checks(
 
 
 def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """Return the flat elements of a tensor that a check reads, as a slice. None if they form no slice.
+    """The flat elements of a tensor that a check reads, as a slice. None if they form no slice.
 
     Raise `UnknownValue` if the code or the sizes do not determine them.
     """
@@ -306,7 +306,7 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
 
 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """Return the index that an offset contains, and the size of its dimension.
+    """The index that an offset contains, and the size of its dimension.
 
     If the offset contains none or several, return the offset and the number of elements that it may reach.
     Unlike `axes.summands`, do not split `2 * (a + b)`: the sum is the index of one dimension.

@@ -111,7 +111,7 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
 
 
 def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
-    """Return a term's structure without constants and tensor names, and its constants in order.
+    """A term's structure without constants and tensor names, and its constants in order.
 
     Only the first `most` words of a large term count.
     """

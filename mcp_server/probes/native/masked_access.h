@@ -21,7 +21,7 @@ inline void reads(std::uint64_t mask, const void* address, std::size_t element) 
 inline void writes(std::uint64_t mask, const void* address, std::size_t element) {
   if (mask != 0) __asan_storeN(address, masked_bytes(mask, element));
 }
-}  // namespace aoti_debug
+} // namespace aoti_debug
 
 #define _mm512_maskz_loadu_ps(m, p) (aoti_debug::reads(m, p, 4), (_mm512_maskz_loadu_ps)(m, p))
 #define _mm512_maskz_loadu_pd(m, p) (aoti_debug::reads(m, p, 8), (_mm512_maskz_loadu_pd)(m, p))

@@ -33,12 +33,12 @@ struct Argument {
   const char* name;
   const char* parameter;
   AtenTensorOpaque* handle;
-  AtenTensorOpaque** result;  // where the launch will store a handle, or null
+  AtenTensorOpaque** result; // where the launch will store a handle, or null
   std::int32_t kind;
   std::int32_t role;
   std::int64_t integer;
   double real;
-  std::int64_t known;  // the line before the launch described this tensor
+  std::int64_t known; // the line before the launch described this tensor
 };
 
 // What a subscriber sees. `run` counts the calls of this library, `sequence` the launches within one call.
@@ -131,4 +131,4 @@ class Launch {
   std::uint32_t capacity_;
 };
 
-}  // namespace aoti_debug
+} // namespace aoti_debug

@@ -292,7 +292,7 @@ std::string device_fault(void* stream) {
 std::string device_fault(void*) { return ""; }
 #endif
 
-}  // namespace
+} // namespace
 
 // Each library has its own: found by dlsym on the library's handle.
 extern "C" __attribute__((visibility("default"))) void* aoti_debug_probes() { return &state; }
@@ -389,4 +389,4 @@ void Launch::after() {
   call_subscriber(kAfter);
 }
 
-}  // namespace aoti_debug
+} // namespace aoti_debug

@@ -45,10 +45,10 @@ typedef struct {
 
 enum { VERSION = 4, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
 enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
-enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 };                // Input.kept; ON_DEVICE: copied when the stream came to it
+enum { NOT_KEPT, WHOLE, ON_DEVICE = 3 }; // Input.kept; ON_DEVICE: copied when the stream came to it
 enum { FATAL = 1, PAYLOAD, MAPS, STACK, FAILED, WEIGHTS, CHANGED }; // Entry.kind
-enum { RUNNING, ENDED, EXITS };                            // Header.ended; EXITS: its exit handlers run
-enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
+enum { RUNNING, ENDED, EXITS }; // Header.ended; EXITS: its exit handlers run
+enum { ADAPTIVE, INTEGERS, FULL, REDACTED }; // mode
 
 typedef struct {
   uint32_t tid, pad; // the thread that took it last, which may have ended
@@ -60,9 +60,9 @@ typedef struct {
   char path[512], build_id[64];
   uint32_t generation, begun; // updates of the weights that ended, and that began
   uint64_t calls, memory_before, memory_last; // resident bytes, at the first LOOK calls and at the last
-  uint64_t deleted_ns;                        // when the host destroyed its loader; 0 if it did not
-  uint32_t deleted_by;                        // the thread that did
-  uint32_t side, swaps[4];                    // the buffer of weights in use; the newest swaps, by their number
+  uint64_t deleted_ns; // when the host destroyed its loader; 0 if it did not
+  uint32_t deleted_by; // the thread that did
+  uint32_t side, swaps[4]; // the buffer of weights in use; the newest swaps, by their number
 } Model;
 
 typedef struct {
@@ -84,7 +84,7 @@ typedef struct {
   uint64_t host_sp, stream; // host_sp: where the stack of the host's own functions ends
   uint32_t stack; // addresses: bytes from the start of the record
   uint16_t frames, sites; // how many return addresses, and after them SITES of each input
-  uint64_t number;        // among all calls of the model in this process
+  uint64_t number; // among all calls of the model in this process
 } Record;
 
 typedef struct {

@@ -684,7 +684,7 @@ def in_a_buffer(failing: Failing, path: str, name: str, told: Attempt) -> None:
 
 
 def _registered(owner: torch.nn.Module, name: str, told: Attempt) -> tuple[Change, str, str]:
-    """Return an empty change, the code that registers the parameter, and code that registers a buffer.
+    """An empty change, the code that registers the parameter, and code that registers a buffer.
 
     Record the parameter's line in `told`.
     """

@@ -274,7 +274,7 @@ def declared_dims(failing: Failing) -> Iterator[tuple[int, int, int, Any]]:
 
 
 def with_sizes(failing: Failing, sizes: dict[tuple[int, int], int]) -> tuple[Any, Any] | None:
-    """Return the inputs, repeated or cut to `sizes`, by (leaf, dimension). None if a size is 0 or was 0."""
+    """The inputs, repeated or cut to `sizes`, by (leaf, dimension). None if a size is 0 or was 0."""
     leaves, spec = pytree.tree_flatten((failing.args, failing.kwargs))
     for (number, dim), size in sizes.items():
         before = leaves[number].shape[dim]
