@@ -47,7 +47,7 @@ IN_MODEL = "so the fault is in the model or its inputs, not the compiler."
 IN_PACKAGE = "so the fault is in the compiled package, not the model."
 # What eager mode's result says about where to look, by category.
 EAGER: dict[tuple[Category, Eager], str] = {
-    ("nan_or_inf", "same"): f"Eager mode fails too, {IN_MODEL}",
+    ("nan_or_inf", "same"): f"Eager mode does the same, {IN_MODEL}",
     ("nan_or_inf", "differs"): f"Eager mode returns finite values, {IN_PACKAGE}",
     ("index_out_of_bounds", "same"): f"Eager mode fails too, {IN_MODEL}",
     ("index_out_of_bounds", "differs"): "Eager mode returns: it does not make this check.",
