@@ -122,11 +122,11 @@ async def look_at_process(context: Context, attached: Attached) -> ProcessSeen:
     )
 
 
-MOST_PROCESSES = 8  # of a host that are looked at
+MOST_PROCESSES = 8
 
 
 async def look_for_stuck(context: Context, pid: int, packages: Sequence[Path]) -> ProcessSeen | None:
-    """Look at a process and those that it started. Return a stuck one, best one that is in a package."""
+    """The process, or one that it started, that is stuck; best one in a package."""
     found: list[ProcessSeen] = []
     among: list[Path | None] = [*packages] or [None]
     for each in [pid, *descendants(root=pid)][:MOST_PROCESSES]:

@@ -83,7 +83,8 @@ class CaptureProgram(Observation, name="capture", seconds=30, best=NEEDED, alone
 
         async def look_before_the_end(pid: int) -> None:
             assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
-            case.process = await look_for_stuck(context, pid, named_packages(case.workload))
+            with anyio.move_on_after(30):
+                case.process = await look_for_stuck(context, pid, named_packages(case.workload))
 
         limits = {STACKS: str(limit.seconds * STACKS_AT), SPARED: str(case.clock.allowance_s)}
         seen = await capture(
