@@ -157,14 +157,14 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
     if elements := _elements(origin):
         value, first = operation.value or "bad value", origin.elements[0].value
         # No single element explains a divisor, which may be a sum of many.
-        given = operation.op != "div" and (value == first or _rounded(value) == _rounded(first))
+        given = operation.op != "div" and _rounded(value) == _rounded(first)
         verb = "comes from" if given else "depends on"
         found.append(f"The {value} {verb} {elements.removesuffix(f' = {first}') if given else elements}.")
     return [*found, *_beside(origin)]
 
 
 def _rounded(number: str) -> str:
-    """A number with the digits that all texts of the same float32 share. Other texts are unchanged."""
+    """A number with the digits that all texts of the same float32 share; other texts unchanged."""
     with contextlib.suppress(ValueError):
         return f"{float(number):.6g}"
     return number

@@ -234,55 +234,55 @@ _PARAMETERS = frozenset({"weight", "bias"})
 
 Wanted = Callable[[str], object]  # whether a line has what is looked for
 _LARGEST = 1 << 20  # bytes
-_DEEPEST = 3  # helpers that call helpers
+_DEEPEST = 3  # helpers inside helpers
 
 
 def in_helpers(at: ModelLocation, wanted: Wanted) -> list[ModelLocation]:
     """The wanted lines of the functions of the same file that a line calls.
 
-    Empty if the file is not there, or has other text on that line.
+    Empty if the file cannot be read, or has other text on that line.
     """
     source = Path(at.file)
-    if not source.is_file() or source.stat().st_size > _LARGEST:
+    try:
+        read = at.code and source.is_file() and source.stat().st_size <= _LARGEST
+        lines = _helper_lines(source, source.stat().st_mtime_ns, at.line, at.code) if read else {}
+    except OSError:  # the path of another machine or user
         return []
-    lines, tree = _parsed(source, source.stat().st_mtime_ns)
-    if not at.code or lines[at.line - 1 : at.line] != [at.code]:
-        return []
+    return [ModelLocation(file=at.file, line=n, code=code) for n, code in lines.items() if wanted(code)]
+
+
+@functools.lru_cache(256)  # all checks and launches ask about few lines
+def _helper_lines(source: Path, _changed_ns: int, line: int, code: str) -> dict[int, str]:
+    """All lines of the functions that a line calls, by number."""
+    text = source.read_text(errors="replace")
+    lines = [each.strip() for each in text.splitlines()]
+    try:
+        tree = ast.parse(text if lines[line - 1 : line] == [code] else "")
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
     called = [
         each
         for each in ast.walk(tree)
         if isinstance(each, ast.stmt) and not hasattr(each, "body")
-        if each.lineno <= at.line <= (each.end_lineno or 0)
+        if each.lineno <= line <= (each.end_lineno or 0)
     ]
     found: dict[int, str] = {}
     for _ in range(_DEEPEST):
         called = [each for helper in _called(called, tree) for each in helper.body]
         own = (n for each in called for n in range(each.lineno, (each.end_lineno or each.lineno) + 1))
-        found |= {number: lines[number - 1] for number in own if wanted(lines[number - 1])}
-    return [ModelLocation(file=at.file, line=number, code=code) for number, code in found.items()]
-
-
-@functools.lru_cache(16)
-def _parsed(source: Path, _changed_ns: int) -> tuple[list[str], ast.Module]:
-    """The stripped lines of a file, and its syntax tree. Both are empty if it is not Python."""
-    text = source.read_text(errors="replace")
-    try:
-        return [line.strip() for line in text.splitlines()], ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return [], ast.Module([], [])
+        found |= {number: lines[number - 1] for number in own}
+    return found
 
 
 def _called(statements: Iterable[ast.stmt], tree: ast.Module) -> list[ast.FunctionDef]:
     """The functions of the file that the statements call by name. Called modules have frames."""
     calls = [node.func for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
-    names = {call.id for call in calls if isinstance(call, ast.Name)}
-    names |= {call.attr for call in calls if isinstance(call, ast.Attribute)}
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    return [each for each in functions if each.name in names - {"forward"}]
+    names = {getattr(call, "id", getattr(call, "attr", "")) for call in calls} - {"forward"}
+    return [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name in names]
 
 
 def _into_helpers(provenance: Provenance, wanted: Wanted) -> Provenance:
-    """The same stacks, continued into the helpers if their own line lacks what is wanted."""
+    """The stacks, continued into helpers if their own line lacks what is wanted."""
     stacks: list[tuple[Frame, ...]] = []
     for stack in provenance.stacks:
         at = innermost(stack)

@@ -285,11 +285,12 @@ HELPED = """class M:
 """
 
 
-@pytest.mark.parametrize("text, lines", [(HELPED, [3, 6]), (f"\n{HELPED}", [9]), ("x = (\n", [9])])
+@pytest.mark.parametrize("text, lines", [(HELPED, [3, 6]), (f"\n{HELPED}", [9]), ("x = (\n", [9]), ("", [9])])
 def test_the_line_inside_a_helper_is_found(tmp_path: Path, text: str, lines: list[int]) -> None:
     """A call of helpers leads to their lines that index, but only in the file that was compiled."""
     source = tmp_path / "model.py"
     source.write_text(text)
+    source = source if text else Path("m" * 999)
     stack = read_stack(f'File "{source}", line 9, in forward\n    return self.pick(x)')
     assert [at.line for at in indexing_first(Provenance("comments", stacks=(stack,)), []).locations] == lines
 
