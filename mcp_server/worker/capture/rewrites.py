@@ -741,8 +741,9 @@ def no_numbers(statement: Node, context: Context) -> Block:
         parts = getattr(whole, "values" if isinstance(whole, ast.Dict) else "elts", [])
         for place, each in reversed(list(enumerate(parts))):
             if is_text(each, context):
-                for own in (getattr(whole, "keys", None), parts):
-                    del (own or [None] * (place + 1))[place]
+                del parts[place]
+                if isinstance(whole, ast.Dict):
+                    del whole.keys[place]
             elif any(isinstance(value, (int, float)) for value in context.values(each)):
                 parts[place] = parsed("torch.tensor(N)", N=each)
     return [new, *context.after] if ast.dump(new) != ast.dump(statement) else None
